@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
-use engine::ModelFiles;
-use engine::Options;
 use engine::tools::answer::{ThoughtFormat, ToolFormat};
 use engine::tools::chat::ChatTemplate;
 use engine::tools::config::{GenerationConfig, ModelConfig};
 use engine::tools::constraint::GrammarCompiler;
 use engine::tools::tokenizer::Tokenizer;
+use engine::{AdapterHandle, ModelFiles, Options};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use crate::adapters::Adapters;
 use crate::error::ApiError;
 use crate::grammars::Grammars;
 use crate::history::History;
@@ -31,6 +31,8 @@ pub struct App {
     pub worker: Worker,
     /// The model's name in requests and answers.
     pub model: String,
+    /// The model's adapters.
+    pub adapters: Arc<Adapters>,
     /// When the server was started, in seconds since 1970.
     pub created: u64,
     /// The model's configuration.
@@ -75,7 +77,7 @@ pub struct Admission {
 }
 
 impl App {
-    /// Creates the application around `worker`, which runs the model in `files`.
+    /// Creates the application around `worker`, which runs the model in `files` with `adapters`.
     ///
     /// # Errors
     /// If one of the model's files is missing or damaged.
@@ -83,7 +85,7 @@ impl App {
         files: &ModelFiles,
         engine: &Options,
         options: &ServeOptions,
-        worker: Worker,
+        (worker, adapters): (Worker, Arc<Adapters>),
         metrics: Metrics,
     ) -> engine::Result<Self> {
         let config = files.config()?;
@@ -102,6 +104,7 @@ impl App {
         Ok(App {
             worker,
             model: served_name(files, options),
+            adapters,
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs()),
             config,
             engine_options: engine.clone(),
@@ -187,12 +190,18 @@ impl App {
         let _ = self.in_progress.acquire_many(all).await;
     }
 
-    /// Refuses a request that names a model other than the one served.
+    /// The adapter that a request names in place of the model. `None` for the model alone.
+    ///
+    /// # Errors
+    /// 404 if there is neither a model nor an adapter of this name.
+    pub fn adapter(&self, model: Option<&str>) -> Result<Option<AdapterHandle>, ApiError> {
+        let Some(name) = model.filter(|name| *name != self.model) else { return Ok(None) };
+        self.adapters.get(name).map(Some).ok_or_else(|| ApiError::model_not_found(name, &self.model))
+    }
+
+    /// Refuses a request that names neither the model nor an adapter.
     pub fn check_model(&self, model: Option<&str>) -> Result<(), ApiError> {
-        match model {
-            Some(model) if model != self.model => Err(ApiError::model_not_found(model, &self.model)),
-            _ => Ok(()),
-        }
+        self.adapter(model).map(drop)
     }
 }
 

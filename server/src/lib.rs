@@ -14,6 +14,7 @@
 //! [`worker`], [`events`], [`metrics`] and [`exposition`] are public for servers of other protocols, such as the Dynamo
 //! worker in `scale/dynamo`.
 
+mod adapters;
 mod api;
 mod app;
 mod body;
@@ -40,5 +41,5 @@ mod text;
 pub mod worker;
 
 pub use events::EventFormat;
-pub use options::{KvEventsOptions, Progress, RequestLimits, ServeOptions};
+pub use options::{AdapterOptions, KvEventsOptions, Progress, RequestLimits, ServeOptions};
 pub use server::Server;

@@ -34,6 +34,8 @@ pub struct ServeOptions {
     pub pooling: Pooling,
     /// Prefixes that are computed as soon as the model is loaded, and stay cached for all prompts that begin with them.
     pub shared_prefixes: Vec<Prompt>,
+    /// The model's adapters.
+    pub adapters: AdapterOptions,
     /// Where and how KV events are published. If `None`, they are not.
     pub kv_events: Option<KvEventsOptions>,
     /// Called at the start of each load of the model. Returns the callback that reports the load's progress.
@@ -44,6 +46,17 @@ pub struct ServeOptions {
     pub grammar_trials: Option<PathBuf>,
     /// Limits on requests and connections.
     pub limits: RequestLimits,
+}
+
+/// The adapters of a model, and whether clients may change them.
+#[derive(Clone, Debug, Default)]
+pub struct AdapterOptions {
+    /// The names and paths of the adapters that are loaded with the model.
+    pub modules: Vec<(String, PathBuf)>,
+    /// Whether clients may load and unload adapters.
+    pub runtime: bool,
+    /// The folder below which clients may name adapters. If `None`, the folders of the adapters in `modules`.
+    pub dir: Option<PathBuf>,
 }
 
 /// Where and how KV events are published. The events contain the tokens of prompts and outputs.
@@ -133,6 +146,7 @@ impl Default for ServeOptions {
             tool_call_parser: None,
             pooling: Pooling::default(),
             shared_prefixes: Vec::new(),
+            adapters: AdapterOptions::default(),
             kv_events: None,
             progress: || Box::new(|_, _| ()),
             grammar_trials: None,

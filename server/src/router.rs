@@ -15,7 +15,7 @@ use tower::util::MapRequest;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, RequestId, SetRequestIdLayer};
 
-use crate::api::{chat, completions, debug, embeddings, messages, operate, responses, tokenize};
+use crate::api::{adapters, chat, completions, debug, embeddings, messages, operate, responses, tokenize};
 use crate::app::App;
 use crate::error::{ApiError, Reason};
 use crate::guard::{Guard, REQUEST_ID, check_host, check_origin};
@@ -45,6 +45,8 @@ pub fn router(app: Arc<App>, guard: Guard) -> Router {
         .route("/v1/embeddings", post(embeddings::create))
         .route("/v1/models", get(operate::models))
         .route("/v1/models/{*model}", get(operate::model))
+        .route("/v1/load_lora_adapter", post(adapters::load))
+        .route("/v1/unload_lora_adapter", post(adapters::unload))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/debug/state", get(debug::state))

@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::adapters::Adapters;
 use crate::app::{App, served_name};
 use crate::connection;
 use crate::events::Publisher;
@@ -55,20 +56,23 @@ impl Server {
             }
             None => (None, None),
         };
+        let adapters = Arc::new(Adapters::new(options.adapters.clone()));
         let load = {
+            let adapters = adapters.clone();
             let (files, engine, prefixes) = (files.clone(), engine.clone(), options.shared_prefixes.clone());
             let (progress, events) = (options.progress, events.clone());
             move || {
                 let mut llm = Llm::load_with(&files, &engine, progress())?;
                 events.iter().for_each(|events| events.follow(&mut llm));
                 llm.device().notes.iter().for_each(|note| tracing::warn!("{note}"));
+                adapters.start(llm.adapters())?;
                 prefixes.iter().try_for_each(|prefix| llm.pin_prefix(prefix))?;
                 Ok(llm)
             }
         };
         let worker =
             Worker::start(load, options.limits, metrics.clone(), events).context("cannot start the engine's thread")?;
-        let app = App::new(files, engine, options, worker, metrics)?;
+        let app = App::new(files, engine, options, (worker, adapters), metrics)?;
         Ok(Server { listeners, guard, app: Arc::new(app), publisher })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use engine::{Completion, Event};
+use engine::{AdapterHandle, Completion, Event, SamplingParams};
 use serde::Serialize;
 use tower_http::request_id::RequestId;
 
@@ -69,11 +69,13 @@ impl Usage {
 }
 
 impl Heading {
-    /// Creates the outer fields of an answer. Its id is `prefix-` followed by the request's id.
-    pub fn new(app: &App, prefix: &str, request: &RequestId) -> Self {
+    /// Creates the outer fields of the answer to a request with `params`. Its id is `prefix-` followed by the request's id,
+    /// and its model is the adapter that the request named, or the model.
+    pub fn new(app: &App, prefix: &str, request: &RequestId, params: &SamplingParams) -> Self {
         let id = request.header_value().to_str().unwrap_or_default();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        Heading { id: format!("{prefix}-{id}"), created: now.map_or(0, |t| t.as_secs()), model: app.model.clone() }
+        let model = params.adapter.as_ref().map_or(&*app.model, AdapterHandle::name).to_owned();
+        Heading { id: format!("{prefix}-{id}"), created: now.map_or(0, |t| t.as_secs()), model }
     }
 
     /// Logs that a request was answered.

@@ -123,7 +123,7 @@ pub async fn create(
         field,
     };
     let (work, form) = dialogue.work(&app, &admission).await?;
-    let heading = Heading::new(&app, "chatcmpl", &request);
+    let heading = Heading::new(&app, "chatcmpl", &request, &work.params);
     let n = work.params.n;
     let prompt_ids = work.prompts.first().filter(|_| reports.token_ids).map(|prompt| tokens(prompt).to_vec());
     if stream {

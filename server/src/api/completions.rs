@@ -83,7 +83,7 @@ pub async fn create(
     let scores = decoding.prompt_logprobs.is_some();
     let outputs = Outputs { max_tokens, logprobs: fields.logprobs, echo, ..Outputs::default() };
     let params = admission.within(decoding.params(&app, outputs)).await??;
-    let heading = Heading::new(&app, "cmpl", &request);
+    let heading = Heading::new(&app, "cmpl", &request, &params);
     let (n, skip_special) = (params.n, params.skip_special_tokens);
     let prompts = prompts.into_iter().map(|(text, tokens)| Prompt::Encoded { text, tokens }).collect();
     let asked = fields.max_tokens.map(|_| "max_tokens");

@@ -171,6 +171,7 @@ impl Decoding {
             constraint,
             beam,
             cache_salt: self.cache_salt.map(salt).transpose()?,
+            adapter: app.adapter(self.model.as_deref())?,
             priority: self.priority.unwrap_or(0),
             ..SamplingParams::default()
         };

@@ -91,11 +91,13 @@ pub async fn create(
     let prompts = prompts.into_iter().map(|(text, tokens)| Prompt::Encoded { text, tokens }).collect();
     let (pooling, priority) = (Some(app.options.pooling), fields.priority.unwrap_or(0));
     let cache_salt = fields.cache_salt.map(salt).transpose()?;
-    let params = SamplingParams { max_tokens: 0, pooling, priority, cache_salt, ..SamplingParams::default() };
+    let adapter = app.adapter(fields.model.as_deref())?;
+    let params = SamplingParams { max_tokens: 0, pooling, priority, cache_salt, adapter, ..SamplingParams::default() };
+    let heading = Heading::new(&app, "embd", &request, &params);
     let work = Work { prompts, params, field: "input", asked: None, stream: false };
     let answers = collect(&app, work, &admission).await?;
     let usage = Usage::of(&answers);
-    Heading::new(&app, "embd", &request).log(&usage, false);
+    heading.log(&usage, false);
     let encode = |embedding: Vec<f32>| match fields.encoding_format {
         Some(Encoding::Base64) => {
             let bytes: Vec<u8> = embedding.into_iter().flat_map(f32::to_le_bytes).collect();
@@ -111,7 +113,7 @@ pub async fn create(
     Ok(Json(Embeddings {
         object: "list",
         data: embeddings.collect::<Result<_, ApiError>>()?,
-        model: app.model.clone(),
+        model: heading.model,
         usage: PromptUsage { prompt_tokens: usage.prompt_tokens, total_tokens: usage.total_tokens },
     }))
 }

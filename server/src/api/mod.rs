@@ -1,5 +1,6 @@
 //! The endpoints and their fields.
 
+pub mod adapters;
 pub mod answer;
 pub mod chat;
 pub mod completions;

@@ -42,15 +42,24 @@ pub async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<
     Ok((headers, format.of(text)).into_response())
 }
 
-/// `GET /v1/models`.
+/// `GET /v1/models`: the model, then its adapters.
 pub async fn models(State(app): State<Arc<App>>) -> Json<Value> {
-    Json(json!({"object": "list", "data": [model_card(&app)]}))
+    let base = model_card(&app, &app.model, app.created, None);
+    let adapters = app.adapters.list();
+    let adapters = adapters.iter().map(|(name, loaded)| model_card(&app, name, *loaded, Some(&app.model)));
+    let all: Vec<Value> = [base].into_iter().chain(adapters).collect();
+    Json(json!({"object": "list", "data": all}))
 }
 
 /// `GET /v1/models/{model}`.
 pub async fn model(State(app): State<Arc<App>>, Path(model): Path<String>) -> Result<Json<Value>, ApiError> {
-    app.check_model(Some(&model))?;
-    Ok(Json(model_card(&app)))
+    if model == app.model {
+        return Ok(Json(model_card(&app, &model, app.created, None)));
+    }
+    match app.adapters.list().into_iter().find(|(name, _)| *name == model) {
+        Some((name, loaded)) => Ok(Json(model_card(&app, &name, loaded, Some(&app.model)))),
+        None => Err(ApiError::model_not_found(&model, &app.model)),
+    }
 }
 
 /// `GET /openapi.json`.
@@ -68,12 +77,17 @@ pub async fn method_not_allowed() -> ApiError {
     ApiError::malformed(axum::http::StatusCode::METHOD_NOT_ALLOWED, "this path does not support this method")
 }
 
-fn model_card(app: &App) -> Value {
-    json!({
-        "id": app.model,
+/// Describes the model, or one of its adapters, whose `parent` is the model.
+fn model_card(app: &App, id: &str, created: u64, parent: Option<&str>) -> Value {
+    let mut card = json!({
+        "id": id,
         "object": "model",
-        "created": app.created,
+        "created": created,
         "owned_by": "quire",
         "max_model_len": app.context_len(),
-    })
+    });
+    if let Some(parent) = parent {
+        card["parent"] = parent.into();
+    }
+    card
 }

@@ -58,7 +58,7 @@ pub async fn create(
         field: "messages",
     };
     let (work, form) = dialogue.work(&app, &admission).await?;
-    let mut heading = Heading::new(&app, "msg", &request);
+    let mut heading = Heading::new(&app, "msg", &request, &work.params);
     heading.id = heading.id.replacen('-', "_", 1);
     let content = MessageContent::new(form, fields.omits_thoughts());
     let mut answer = Answer { app: app.clone(), heading, content, most, end: "stop", stop: None };

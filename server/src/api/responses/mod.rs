@@ -58,7 +58,7 @@ pub async fn create(
         field: "input",
     };
     let (work, form) = dialogue.work(&app, &admission).await?;
-    let mut heading = Heading::new(&app, "resp", &request);
+    let mut heading = Heading::new(&app, "resp", &request, &work.params);
     heading.id = heading.id.replacen('-', "_", 1);
     let mut response = fields.repeated();
     for (name, value) in [

@@ -1,0 +1,131 @@
+//! The adapters that requests can name in place of the model.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use engine::{AdapterHandle, AdapterRegistry};
+
+use crate::error::{ApiError, cut};
+use crate::options::AdapterOptions;
+
+/// Maximum bytes of an adapter's name.
+const MAX_NAME: usize = 256;
+
+/// The adapters of the served model. They exist once the model is loaded, and outlive its reloads.
+#[derive(Debug)]
+pub struct Adapters {
+    options: AdapterOptions,
+    registry: OnceLock<AdapterRegistry>,
+    /// When each adapter was loaded, in seconds since 1970.
+    loaded: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Adapters {
+    /// No adapters yet.
+    pub fn new(options: AdapterOptions) -> Self {
+        Adapters { options, registry: OnceLock::new(), loaded: Mutex::default() }
+    }
+
+    /// Loads the adapters that are named at the start, into the registry of a model that was just loaded. When the model is
+    /// loaded again, its adapters stay as they are.
+    ///
+    /// # Errors
+    /// If one of them cannot be loaded.
+    pub fn start(&self, registry: &AdapterRegistry) -> engine::Result<()> {
+        if self.registry.get().is_some() {
+            return Ok(());
+        }
+        for (name, path) in &self.options.modules {
+            registry.load(name, path)?;
+            self.note(name);
+        }
+        self.registry.get_or_init(|| registry.clone());
+        Ok(())
+    }
+
+    /// The adapter of a name.
+    pub fn get(&self, name: &str) -> Option<AdapterHandle> {
+        self.registry.get()?.get(name)
+    }
+
+    /// The names of all adapters, each with the time at which it was loaded, in seconds since 1970.
+    pub fn list(&self) -> Vec<(String, u64)> {
+        let (all, loaded) = (self.registry.get().map(AdapterRegistry::list).unwrap_or_default(), self.times());
+        all.iter()
+            .map(|adapter| (adapter.name().to_owned(), loaded.get(adapter.name()).copied().unwrap_or(0)))
+            .collect()
+    }
+
+    /// Loads an adapter at the request of a client. `base` is the name of the model. Reads files, so it may take seconds.
+    ///
+    /// # Errors
+    /// 404 if clients may not load adapters, and 400 if this one cannot be loaded.
+    pub fn load(&self, name: &str, path: &Path, base: &str) -> Result<(), ApiError> {
+        let registry = self.open()?;
+        if name.is_empty() || name.len() > MAX_NAME || name == base {
+            let why = format!("lora_name must have 1 to {MAX_NAME} bytes and differ from the model's name");
+            return Err(ApiError::field("lora_name", why));
+        }
+        let path = self.allowed(path)?;
+        registry.load(name, path).map_err(|error| ApiError::field("lora_path", error.to_string()))?;
+        self.note(name);
+        Ok(())
+    }
+
+    /// Removes an adapter at the request of a client. Requests that use it keep it.
+    ///
+    /// # Errors
+    /// 404 if clients may not unload adapters, or there is none of this name.
+    pub fn unload(&self, name: &str) -> Result<(), ApiError> {
+        if !self.open()?.unload(name) {
+            let why = format!("there is no adapter {:?}", cut(name));
+            return Err(ApiError { param: Some("lora_name".into()), ..ApiError::not_found(why) });
+        }
+        self.times().remove(name);
+        Ok(())
+    }
+
+    /// The registry, if clients may change it.
+    fn open(&self) -> Result<&AdapterRegistry, ApiError> {
+        if !self.options.runtime {
+            return Err(ApiError::not_found("this server was started without --enable-runtime-lora"));
+        }
+        self.registry.get().ok_or_else(|| ApiError::unavailable("the model is being loaded"))
+    }
+
+    /// Returns the real path of an adapter that lies in an allowed folder. A client learns nothing about other paths, not
+    /// even whether they exist.
+    fn allowed(&self, path: &Path) -> Result<PathBuf, ApiError> {
+        let real = path.canonicalize().ok();
+        real.filter(|real| self.folders().iter().any(|folder| real.starts_with(folder))).ok_or_else(|| {
+            let why =
+                "lora_path must exist below --lora-dir or below the folder of an adapter that was named at the start";
+            ApiError::field("lora_path", why)
+        })
+    }
+
+    /// The folders below which clients may name adapters.
+    fn folders(&self) -> Vec<PathBuf> {
+        let named = || {
+            self.options
+                .modules
+                .iter()
+                .filter_map(|(_, path)| if path.is_dir() { Some(&**path) } else { path.parent() })
+        };
+        let folders: Vec<&Path> = self.options.dir.as_deref().map_or_else(|| named().collect(), |dir| vec![dir]);
+        folders.into_iter().filter_map(|folder| folder.canonicalize().ok()).collect()
+    }
+
+    /// Notes that an adapter was loaded now.
+    fn note(&self, name: &str) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
+        self.times().insert(name.to_owned(), now);
+    }
+
+    fn times(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        // Every change is a single operation, so a poisoned lock can be ignored.
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
