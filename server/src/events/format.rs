@@ -25,7 +25,7 @@ fn medium(space: Space) -> &'static str {
 
 /// The engine's index among data-parallel replicas behind one address.
 const RANK: u32 = 0;
-/// The value of fields that Quire does not use: LoRA adapters, and extra keys that tell blocks with equal tokens apart.
+/// The value of fields that Quire does not use: numbers of adapters, and extra keys that tell blocks with equal tokens apart.
 const NONE: Option<u64> = None;
 
 /// The blocks of a pool that belong to a group of layers.
@@ -84,6 +84,8 @@ pub enum KvEvent {
         block_size: usize,
         /// The salt of the requests that share the first block, if it begins a prompt.
         salt: Option<Arc<str>>,
+        /// The name of the adapter of the requests that share the blocks. Other names of the same adapter share them too.
+        adapter: Option<Arc<str>>,
     },
     /// A pool no longer stores the blocks with these hashes.
     Removed {
@@ -119,6 +121,7 @@ pub fn events(changes: Vec<CacheChange>, groups: &[CacheGroup]) -> Vec<KvEvent> 
                 tokens: prefix.tokens().to_vec(),
                 block_size: prefix.tokens().len(),
                 salt: prefix.salt().cloned(),
+                adapter: prefix.adapter().map(|adapter| adapter.name.clone()),
             }),
             (Some(KvEvent::Removed { place: last, hashes }), CacheChange::Removed(from, hash))
                 if *last == place(from) =>
@@ -166,7 +169,7 @@ fn extra_keys(blocks: usize, salt: &Option<Arc<str>>) -> Vec<Option<[&str; 1]>> 
 
 fn as_map<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Error> {
     match event {
-        KvEvent::Stored { place: EventPlace { space, group }, hashes, parent, tokens, block_size, salt } => {
+        KvEvent::Stored { place: EventPlace { space, group }, hashes, parent, tokens, block_size, salt, adapter } => {
             let window = group.and_then(|group| group.window);
             let more = if group.is_some() { 2 + usize::from(window.is_some()) } else { 0 };
             let mut map = serializer.serialize_map(Some(9 + more))?;
@@ -177,7 +180,7 @@ fn as_map<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Err
             map.serialize_entry("block_size", block_size)?;
             map.serialize_entry("lora_id", &NONE)?;
             map.serialize_entry("medium", medium(*space))?;
-            map.serialize_entry("lora_name", &NONE)?;
+            map.serialize_entry("lora_name", &adapter.as_deref())?;
             map.serialize_entry("extra_keys", &extra_keys(hashes.len(), salt))?;
             if let Some(group) = group {
                 map.serialize_entry("group_idx", &group.index)?;
@@ -208,7 +211,7 @@ fn as_map<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Err
 
 fn as_array<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Error> {
     match event {
-        KvEvent::Stored { place: EventPlace { space, group }, hashes, parent, tokens, block_size, salt } => {
+        KvEvent::Stored { place: EventPlace { space, group }, hashes, parent, tokens, block_size, salt, adapter } => {
             let mut array = serializer.serialize_tuple(if group.is_some() { 12 } else { 9 })?;
             array.serialize_element("BlockStored")?;
             array.serialize_element(hashes)?;
@@ -217,7 +220,7 @@ fn as_array<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::E
             array.serialize_element(block_size)?;
             array.serialize_element(&NONE)?;
             array.serialize_element(medium(*space))?;
-            array.serialize_element(&NONE)?;
+            array.serialize_element(&adapter.as_deref())?;
             array.serialize_element(&extra_keys(hashes.len(), salt))?;
             if let Some(group) = group {
                 array.serialize_element(&group.index)?;
@@ -251,7 +254,15 @@ mod tests {
 
     fn stored() -> KvEvent {
         let tokens = vec![1, 2, 3, 70_000];
-        KvEvent::Stored { place: CACHE, hashes: vec![u64::MAX, 5], parent: None, tokens, block_size: 2, salt: None }
+        KvEvent::Stored {
+            place: CACHE,
+            hashes: vec![u64::MAX, 5],
+            parent: None,
+            tokens,
+            block_size: 2,
+            salt: None,
+            adapter: None,
+        }
     }
 
     fn decoded(events: &[KvEvent], format: EventFormat) -> Value {
@@ -282,12 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_block_of_a_salted_prompt_tells_its_salt() {
+    fn a_salted_prompt_tells_its_salt_and_an_adapted_one_its_adapter() {
         let KvEvent::Stored { place, hashes, parent, tokens, block_size, .. } = stored() else { panic!("not stored") };
-        let salted = [KvEvent::Stored { place, hashes, parent, tokens, block_size, salt: Some("tenant".into()) }];
+        let (salt, adapter) = (Some("tenant".into()), Some("tales".into()));
+        let salted = [KvEvent::Stored { place, hashes, parent, tokens, block_size, salt, adapter }];
+        let (map, array) = (decoded(&salted, EventFormat::Map), decoded(&salted, EventFormat::Array));
         let keys = json!([["tenant"], null]);
-        assert_eq!(decoded(&salted, EventFormat::Map)[1][0]["extra_keys"], keys);
-        assert_eq!(decoded(&salted, EventFormat::Array)[1][0][8], keys);
+        assert_eq!((&map[1][0]["extra_keys"], &map[1][0]["lora_name"]), (&keys, &json!("tales")));
+        assert_eq!((&array[1][0][8], &array[1][0][7]), (&keys, &json!("tales")));
     }
 
     #[test]
@@ -304,6 +317,7 @@ mod tests {
             tokens: vec![1, 2],
             block_size: 2,
             salt: None,
+            adapter: None,
         };
         let removed = KvEvent::Removed { place: place(1, None), hashes: vec![5] };
         let events = [of(place(0, Some(128))), of(place(1, None)), removed, of(in_group(states)), of(latent)];
@@ -362,7 +376,8 @@ mod tests {
                     parent: None,
                     tokens: vec![1, 2, 3, 4],
                     block_size: 2,
-                    salt: None
+                    salt: None,
+                    adapter: None,
                 },
                 KvEvent::Stored {
                     place: CACHE,
@@ -370,7 +385,8 @@ mod tests {
                     parent: Some(h1),
                     tokens: vec![5, 6],
                     block_size: 2,
-                    salt: None
+                    salt: None,
+                    adapter: None,
                 },
             ]
         );
