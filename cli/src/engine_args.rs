@@ -1,9 +1,12 @@
 //! Options of every command that runs an engine: the model and its setup.
 
-use anyhow::{Context, Result};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
 use argh::{ArgsInfo, FromArgs};
 use engine::DType;
 use engine::KvDtype;
+use engine::{AdapterHandle, Llm};
 use engine::{AttentionKernels, Device, Options, Preemption, Prompt, SchedulerOptions, SchedulingPolicy};
 
 use crate::values::{count, memory, number, quantised_kv, switch};
@@ -56,6 +59,15 @@ pub struct EngineArgs {
     /// file with a prefix that prompts share, computed once (repeatable)
     #[argh(option, arg_name = "file")]
     pub shared_prefix: Vec<String>,
+    /// adapter that requests can use: its name, and a PEFT directory or GGUF file (repeatable)
+    #[argh(option, arg_name = "name=path", from_str_fn(lora_module))]
+    pub lora_modules: Vec<(String, PathBuf)>,
+    /// maximum different adapters in a step (8)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "8")]
+    pub max_loras: usize,
+    /// maximum rank of adapters (64)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "64")]
+    pub max_lora_rank: usize,
     /// fraction of GPU memory to use (0.9)
     #[argh(option, arg_name = "part", from_str_fn(number), default = "0.9")]
     pub gpu_memory_utilization: f32,
@@ -124,6 +136,8 @@ impl EngineArgs {
             cuda_graphs: self.cuda_graphs,
             dependent_launches: self.dependent_launches,
             warmup: self.warmup,
+            lora_modules: self.lora_modules.clone(),
+            max_lora_rank: self.max_lora_rank,
             scheduler: SchedulerOptions {
                 max_num_seqs: self.max_num_seqs,
                 max_batch_tokens: self.max_batch_tokens,
@@ -134,6 +148,7 @@ impl EngineArgs {
                 delay_factor: f64::from(self.delay_factor),
                 preemption: self.preemption,
                 prefix_caching: self.prefix_caching,
+                max_loras: self.max_loras,
                 draft_tokens: if self.speculate { self.draft_tokens } else { 0 },
             },
             threads: self.threads,
@@ -141,6 +156,18 @@ impl EngineArgs {
         };
         options.validate()?;
         Ok(options)
+    }
+
+    /// The adapter for prompts of a command that has no names for them: the only one, or none.
+    ///
+    /// # Errors
+    /// If several adapters are given.
+    pub fn only_adapter(&self, llm: &Llm) -> Result<Option<AdapterHandle>> {
+        let mut adapters = llm.adapters().list();
+        match adapters.len() {
+            0 | 1 => Ok(adapters.pop()),
+            count => bail!("{count} adapters are given with --lora-modules, but this command can use only one"),
+        }
     }
 
     /// Reads the shared prefixes from their files. A line break at the end of a file is ignored.
@@ -184,6 +211,13 @@ fn policy(s: &str) -> Result<SchedulingPolicy, String> {
         "fcfs" => Ok(SchedulingPolicy::Fcfs),
         "priority" => Ok(SchedulingPolicy::Priority),
         _ => Err(format!("{s:?} is not a scheduling policy; fcfs and priority are")),
+    }
+}
+
+fn lora_module(s: &str) -> Result<(String, PathBuf), String> {
+    match s.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_owned(), path.into())),
+        _ => Err(format!("{s:?} is not a name and a path such as tales=./tales-lora")),
     }
 }
 

@@ -76,6 +76,7 @@ fn run(words: &Words) -> Result<()> {
     if let Some((option, grammar)) = &grammar {
         params.constraint = Some(llm.compile(grammar).with_context(|| format!("--{option}"))?);
     }
+    params.adapter = engine.only_adapter(&llm)?;
     let trace = args.trace_kv.as_ref().map(|path| KvTrace::begin(path, &mut llm)).transpose()?;
     for (prefix, file) in prefixes.iter().zip(&engine.shared_prefix) {
         llm.pin_prefix(prefix).with_context(|| format!("shared prefix {file}"))?;

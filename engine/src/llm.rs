@@ -116,6 +116,9 @@ impl Llm {
             num_pages: num_blocks,
             max_rank: options.max_lora_rank,
         });
+        for (name, path) in &options.lora_modules {
+            adapters.load(name, path)?;
+        }
         let engine = Engine::new(engine_config, runner);
         let grammars = GrammarCompiler::new(tokenizer.clone(), config.vocab_size, &engine.config().eos);
         Ok(Llm { engine, tokenizer, grammars, config, defaults, layout, device, adapters, requests: BTreeMap::new() })

@@ -1,5 +1,7 @@
 //! Options of an engine.
 
+use std::collections::HashSet;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
@@ -115,6 +117,8 @@ pub struct Options {
     /// Whether decode steps are computed before any request. A GPU then records them as CUDA graphs, and later records
     /// only steps with drafts. The CPU computes one step, which reads all weights.
     pub warmup: bool,
+    /// Adapters to load at start: the names that requests use, and PEFT directories or GGUF files.
+    pub lora_modules: Vec<(String, PathBuf)>,
     /// The highest rank that adapters may have.
     pub max_lora_rank: usize,
     /// Scheduling options.
@@ -146,6 +150,7 @@ impl Default for Options {
             cuda_graphs: true,
             dependent_launches: true,
             warmup: false,
+            lora_modules: Vec::new(),
             max_lora_rank: 64,
             scheduler: SchedulerOptions::default(),
             threads: None,
@@ -175,6 +180,7 @@ impl Options {
         check(self.scheduler.max_num_seqs >= 1, "max-num-seqs must be at least 1")?;
         check(self.scheduler.max_loras >= 1, "max-loras must be at least 1")?;
         check(self.scheduler.max_batch_tokens >= 1, "max-batch-tokens must be at least 1")?;
+        self.check_lora_names()?;
         let workers = 1..=MAX_WORKERS;
         check(workers.contains(&self.tensor_parallel_size), "tensor-parallel-size must be between 1 and 64")?;
         check(self.threads.is_none_or(|n| n <= MAX_THREADS), "threads must be at most 1024")?;
@@ -189,6 +195,15 @@ impl Options {
         )?;
         let share = self.gpu_memory_utilization;
         check(share > 0.0 && share <= 1.0, "gpu-memory-utilization must be above 0 and at most 1")
+    }
+
+    /// Rejects adapters with the same name.
+    fn check_lora_names(&self) -> Result<()> {
+        let mut seen = HashSet::new();
+        match self.lora_modules.iter().find(|(name, _)| !seen.insert(name)) {
+            Some((name, _)) => Err(Error::Option(format!("lora-modules has two adapters with the name {name}"))),
+            None => Ok(()),
+        }
     }
 
     /// The part of the model that a worker computes.

@@ -132,7 +132,7 @@ impl<'a> Simulation<'a> {
     fn arrive(&mut self, id: u64, request: TraceRequest) -> Result<()> {
         let fits = match &self.admission {
             Some(_) => request.tokens() <= self.server.slots,
-            None => self.pool.holds(&self.pool.blocks_at_once(request.tokens(), 1)),
+            None => self.pool.holds(&self.pool.blocks_at_once(request.tokens(), 1), 0),
         };
         ensure!(fits, "a request of {} tokens does not fit the memory", request.tokens());
         let weight = 1.0 / request.output as f64;

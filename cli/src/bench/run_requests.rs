@@ -56,9 +56,12 @@ impl Loaded {
         let prompts: Vec<_> =
             requests.map(|Lengths { prompt, output }| (random.tokens(prompt, vocab_size), output)).collect();
         let mut arrivals = BTreeMap::new();
+        // Requests take turns with the adapters that are given.
+        let adapters = self.llm.adapters().list();
+        let mut adapters = adapters.iter().cycle();
         for (prompt, max_tokens) in prompts {
-            let arrival = start.elapsed();
-            let params = SamplingParams { max_tokens, ignore_eos: true, ..params.clone() };
+            let (arrival, adapter) = (start.elapsed(), adapters.next().cloned());
+            let params = SamplingParams { max_tokens, ignore_eos: true, adapter, ..params.clone() };
             arrivals.insert(self.llm.add(&Prompt::Tokens(prompt), params)?, arrival);
         }
         let mut records = Vec::new();

@@ -93,6 +93,7 @@ fn run(words: &Words) -> Result<()> {
     params.skip_special_tokens = !talk.shows_special_tokens();
     let mut llm = Llm::load_with(&files, &options, progress::loading())?;
     report::print_device_notes(&llm);
+    params.adapter = engine.only_adapter(&llm)?;
     for (prefix, file) in engine.shared_prefixes()?.iter().zip(&engine.shared_prefix) {
         llm.pin_prefix(prefix).with_context(|| format!("shared prefix {file}"))?;
     }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+mod adapters;
 mod chat;
 mod commands;
 mod device;

@@ -25,7 +25,7 @@ fn medium(space: Space) -> &'static str {
 
 /// The engine's index among data-parallel replicas behind one address.
 const RANK: u32 = 0;
-/// The number of an adapter, which Quire does not have: adapters have names.
+/// The value of fields that Quire does not use: numbers of adapters, and extra keys that tell blocks with equal tokens apart.
 const NONE: Option<u64> = None;
 
 /// The blocks of a pool that belong to a group of layers.
@@ -84,7 +84,7 @@ pub enum KvEvent {
         block_size: usize,
         /// The salt of the requests that share the first block, if it begins a prompt.
         salt: Option<Arc<str>>,
-        /// The name of the adapter that the blocks were computed with, if any.
+        /// The name of the adapter of the requests that share the blocks. Other names of the same adapter share them too.
         adapter: Option<Arc<str>>,
     },
     /// A pool no longer stores the blocks with these hashes.
@@ -180,7 +180,7 @@ fn as_map<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Err
             map.serialize_entry("block_size", block_size)?;
             map.serialize_entry("lora_id", &NONE)?;
             map.serialize_entry("medium", medium(*space))?;
-            map.serialize_entry("lora_name", adapter)?;
+            map.serialize_entry("lora_name", &adapter.as_deref())?;
             map.serialize_entry("extra_keys", &extra_keys(hashes.len(), salt))?;
             if let Some(group) = group {
                 map.serialize_entry("group_idx", &group.index)?;
@@ -220,7 +220,7 @@ fn as_array<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::E
             array.serialize_element(block_size)?;
             array.serialize_element(&NONE)?;
             array.serialize_element(medium(*space))?;
-            array.serialize_element(adapter)?;
+            array.serialize_element(&adapter.as_deref())?;
             array.serialize_element(&extra_keys(hashes.len(), salt))?;
             if let Some(group) = group {
                 array.serialize_element(&group.index)?;
@@ -293,15 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_block_tells_its_salt_and_all_tell_their_adapter() {
+    fn a_salted_prompt_tells_its_salt_and_an_adapted_one_its_adapter() {
         let KvEvent::Stored { place, hashes, parent, tokens, block_size, .. } = stored() else { panic!("not stored") };
-        let (salt, adapter) = (Some("tenant".into()), Some("sql".into()));
+        let (salt, adapter) = (Some("tenant".into()), Some("tales".into()));
         let salted = [KvEvent::Stored { place, hashes, parent, tokens, block_size, salt, adapter }];
+        let (map, array) = (decoded(&salted, EventFormat::Map), decoded(&salted, EventFormat::Array));
         let keys = json!([["tenant"], null]);
-        assert_eq!(decoded(&salted, EventFormat::Map)[1][0]["extra_keys"], keys);
-        assert_eq!(decoded(&salted, EventFormat::Array)[1][0][8], keys);
-        assert_eq!(decoded(&salted, EventFormat::Map)[1][0]["lora_name"], "sql");
-        assert_eq!(decoded(&salted, EventFormat::Array)[1][0][7], "sql");
+        assert_eq!((&map[1][0]["extra_keys"], &map[1][0]["lora_name"]), (&keys, &json!("tales")));
+        assert_eq!((&array[1][0][8], &array[1][0][7]), (&keys, &json!("tales")));
     }
 
     #[test]
@@ -378,7 +377,7 @@ mod tests {
                     tokens: vec![1, 2, 3, 4],
                     block_size: 2,
                     salt: None,
-                    adapter: None
+                    adapter: None,
                 },
                 KvEvent::Stored {
                     place: CACHE,
@@ -387,7 +386,7 @@ mod tests {
                     tokens: vec![5, 6],
                     block_size: 2,
                     salt: None,
-                    adapter: None
+                    adapter: None,
                 },
             ]
         );

@@ -62,7 +62,7 @@ fn preempted_requests_keep_their_adapters() {
     for preemption in [Preemption::Swap, Preemption::Recompute] {
         let scheduler = SchedulerOptions { preemption, max_batch_tokens: 24, ..SchedulerOptions::default() };
         // Few blocks, so that requests are preempted and adapters are evicted.
-        let options = Options { scheduler, block_size: 4, kv_memory: Some(1 << 20), ..options() };
+        let options = Options { scheduler, block_size: 4, kv_memory: Some(300 << 10), ..options() };
         assert!(assert_same("llama2", &options) > 0, "nothing was preempted");
     }
 }
