@@ -7,6 +7,7 @@
 mod config;
 mod decoder;
 mod deepseek;
+mod draft;
 mod entries;
 mod experts;
 mod families;
