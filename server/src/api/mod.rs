@@ -1,6 +1,8 @@
 //! The endpoints and their fields.
 
 pub mod answer;
+pub mod answer_form;
+pub mod answer_grammar;
 pub mod chat;
 pub mod completions;
 pub mod conversation;
