@@ -116,7 +116,9 @@ fn a_document_replaces_calls() {
     let document = Grammar::JsonSchema(schema);
     let both_hermes = both(ToolFormat::Hermes, &document).unwrap();
     let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
-    for (text, is_allowed) in [(call, true), ("{\"a\":1}", true), ("{\"a\": 1}", true), ("{\"a\":2}", false), ("{}", false)] {
+    for (text, is_allowed) in
+        [(call, true), ("{\"a\":1}", true), ("{\"a\": 1}", true), ("{\"a\":2}", false), ("{}", false)]
+    {
         assert_eq!(allows(&compiler, &tokenizer, &both_hermes, text), is_allowed, "{text}");
     }
     let any = both(ToolFormat::Glm4, &Grammar::JsonObject).unwrap();

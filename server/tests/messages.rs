@@ -198,7 +198,7 @@ async fn calls_are_blocks_and_their_results_go_back() {
     let none = respond(&server, json!({"tools": tools(), "tool_choice": {"type": "none"}})).await;
     assert_eq!(none["content"], respond(&server, json!({})).await["content"]);
 
-    // An optional call is limited too. The answer ends with it, whatever the output continues with.
+    // An optional call is limited too. The rest of the output is not part of the answer.
     let one = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
     let text = format!("Wait. {one}\n{one}\nDone.");
     for (disable, count) in [(true, 1), (false, 2)] {

@@ -13,7 +13,7 @@ pub struct AnswerForm {
     reader: AnswerReader,
     /// Whether reasoning is part of the answer.
     shows_thoughts: bool,
-    /// Whether the answer may have several calls. If not, it ends where a second call begins.
+    /// Whether the answer may have several calls. Otherwise the beginning of a second call ends it.
     is_parallel: bool,
     /// Calls read so far.
     calls: usize,

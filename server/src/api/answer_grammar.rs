@@ -39,7 +39,7 @@ pub async fn answer_grammar(
     if calling.format == ToolFormat::Harmony && app.thoughts == Some(ThoughtFormat::Harmony) {
         return Ok(Some((field, text)));
     }
-    // Compiled alone first, so that an error names the field.
+    // An error about this schema must name its field, so it is first compiled alone.
     app.grammars.compile(field, text.clone()).await?;
     let both = calling.grammar_or(&text, app).ok_or_else(|| {
         let why = "cannot be used with tools: this model writes calls as JSON objects in place of text";

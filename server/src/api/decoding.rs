@@ -266,10 +266,10 @@ impl Decoding {
         self.response_format.take().map_or(Ok(None), ResponseFormat::grammar)
     }
 
-    /// Takes the constraint of the output from vLLM's fields. A request may use at most one of them.
+    /// Takes the constraint of the output from vLLM's fields. They exclude each other.
     ///
     /// # Errors
-    /// 400 if a schema is malformed, or if there are two constraints.
+    /// 400 if a schema is malformed, or a request has two constraints.
     pub fn take_constraint(&mut self) -> Result<Asked, ApiError> {
         let structured = self.structured_outputs.take().unwrap_or_default().grammars()?;
         let guided = [

@@ -33,7 +33,7 @@ impl Stop {
         Self::of("stop", self.0).map(|Stop(strings)| strings)
     }
 
-    /// Whether there are no stop strings.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -206,7 +206,7 @@ impl<F: Format> Streaming<F> {
         Streaming { admission, job, format, n, left, sent, usage, reports, prompt_tokens, cached_tokens }
     }
 
-    /// Waits for the next events. `None` if there were none until `idle`, if the stream is kept alive.
+    /// Waits for the next events. If the stream is kept alive, waits until `idle` at most and then returns `None`.
     async fn next(&mut self, idle: Instant) -> Result<Option<Events>, ApiError> {
         let next = self.admission.within(self.job.next());
         if !F::IS_KEPT_ALIVE {

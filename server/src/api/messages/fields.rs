@@ -135,7 +135,7 @@ impl MessageFields {
         decoding.check_single()
     }
 
-    /// Refuses fields of other APIs for which messages have a name of their own.
+    /// Refuses fields of other APIs if messages have their own names for them, and two names for one value.
     fn check_other_names(&self, decoding: &Decoding) -> Result<(), ApiError> {
         let left_out = |own: &str| format!("left out, since {own} says it,");
         only(decoding.response_format.is_none(), "response_format", &left_out("output_config.format"))?;
@@ -167,7 +167,7 @@ impl MessageFields {
         Ok(most)
     }
 
-    /// Takes the stop sequences, if there are any.
+    /// Takes the stop sequences. `None` if the list is empty.
     ///
     /// # Errors
     /// See [`Stop::of`].

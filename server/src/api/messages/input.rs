@@ -11,7 +11,7 @@ use crate::json;
 /// The beginning of a system block in which a coding agent sends billing data. The block differs in each request,
 /// so as part of the prompt it would keep the prompt's prefix from being found in the cache.
 const BILLING: &str = "x-anthropic-billing-header:";
-/// The beginning of a failed call's result. Most templates show nothing but the text.
+/// The beginning of a failed call's result. Most templates show only the text.
 const ERROR: &str = "Error: ";
 
 /// A turn of the conversation, as it was sent.

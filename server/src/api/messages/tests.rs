@@ -116,7 +116,7 @@ async fn omitted_thoughts_are_kept_alive() {
     sender.send(token("<think>Hm")).await.unwrap();
     let mut body = response(streaming).await.unwrap().into_body().into_data_stream();
     assert_eq!(kinds(&next(&mut body).await), ["message_start", "ping", "content_block_start"]);
-    // Tokens that add nothing to the stream do not delay the ping.
+    // Tokens without an event do not delay the ping.
     for _ in 0..3 {
         for _ in 0..2 {
             assert!(next(&mut body).now_or_never().is_none());

@@ -4,8 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Maximum files with a temporary name that killed programs may have left behind.
-const MAX_LEFT: u32 = 100;
+/// Temporary names to try. Programs that were killed may have left files behind.
+const MAX_NAMES: u32 = 100;
 
 /// A file under construction. It has a temporary name next to its target, and dropping it removes it. An existing target
 /// is untouched until [`Draft::keep`].
@@ -33,7 +33,7 @@ impl Draft {
             Err(_) => target.to_owned(),
         };
         let mut last = io::Error::from(ErrorKind::AlreadyExists);
-        for number in 0..MAX_LEFT {
+        for number in 0..MAX_NAMES {
             let path = target.with_file_name(format!(".quire-{}-{number}.tmp", std::process::id()));
             match File::create_new(&path) {
                 Ok(file) => return Ok(Draft { file, paths: Some((path, target)) }),
