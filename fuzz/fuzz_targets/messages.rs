@@ -38,9 +38,9 @@ static RUNNING: LazyLock<Running> = LazyLock::new(|| {
         limits: RequestLimits { request_timeout: Duration::from_secs(2), ..RequestLimits::default() },
         ..ServeOptions::default()
     };
-    let start = Server::bind(&ModelFiles::bundled(), &Options::default(), &options);
     let server = runtime.block_on(async {
-        let server = start.await.expect("a port is free");
+        let (files, engine) = (ModelFiles::bundled(), Options::default());
+        let server = Server::bind(&files, &engine, &options).await.expect("a port is free");
         server.loaded().await.expect("the bundled model can be loaded");
         server
     });
