@@ -99,6 +99,8 @@ fn mistral_calls_are_a_list_or_a_name() {
     assert_eq!(read(&mistral, "[TOOL_CALLS]get[ARGS]{\"a\": null}[TOOL_CALLS]set[ARGS]{}"), want);
     assert_eq!(read(&mistral, "Well. [TOOL_CALLS]get{}"), [&[text("Well.")][..], &call("get", "{}")].concat());
     assert_eq!(read(&mistral, "[TOOL"), [text("[TOOL")]);
+    let between = [&call("get", "{}")[..], &[text("so")], &call("set", "{}")].concat();
+    assert_eq!(read(&mistral, "[TOOL_CALLS]get{} so [TOOL_CALLS]set{}"), between);
 }
 
 #[test]

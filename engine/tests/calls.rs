@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use engine::ModelFiles;
-use engine::tools::answer::{AnswerReader, Part, Tool, ToolFormat, calls};
-use engine::tools::constraint::{GrammarCompiler, Reading};
+use engine::tools::answer::{AnswerReader, Part, Tool, ToolFormat, calls, calls_or_document};
+use engine::tools::constraint::{Grammar, GrammarCompiler, Reading};
 use engine::tools::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -93,4 +93,38 @@ fn generated_calls_are_read_as_calls() {
             assert_eq!(seen, [true, true, several], "{format}, parallel {parallel}");
         }
     }
+}
+
+/// Whether a grammar allows a text as a whole.
+fn allows(compiler: &GrammarCompiler, tokenizer: &Tokenizer, grammar: &Grammar, text: &str) -> bool {
+    let mut matcher = compiler.compile(grammar).unwrap().matcher();
+    let tokens = tokenizer.encode_plain(text).unwrap();
+    tokens.into_iter().all(|token| matcher.read(token) != Reading::Refused) && matcher.may_end()
+}
+
+#[test]
+fn a_document_replaces_calls() {
+    let files = ModelFiles::bundled();
+    let config = files.config().unwrap();
+    let tokenizer = Arc::new(Tokenizer::of_model(&files, &config).unwrap());
+    let compiler = GrammarCompiler::new(tokenizer.clone(), config.vocab_size, &[2]);
+    let tools = [Tool { name: "now".into(), parameters: None, strict: false }];
+    // The definitions of a schema stay its own.
+    let schema = json!({"$defs": {"a": {"enum": [1]}}, "type": "object", "properties": {"a": {"$ref": "#/$defs/a"}},
+        "required": ["a"], "additionalProperties": false});
+    let both = |format, document: &Grammar| calls_or_document(format, &tools, false, document, &tokenizer);
+    let document = Grammar::JsonSchema(schema);
+    let both_hermes = both(ToolFormat::Hermes, &document).unwrap();
+    let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    for (text, is_allowed) in
+        [(call, true), ("{\"a\":1}", true), ("{\"a\": 1}", true), ("{\"a\":2}", false), ("{}", false)]
+    {
+        assert_eq!(allows(&compiler, &tokenizer, &both_hermes, text), is_allowed, "{text}");
+    }
+    let any = both(ToolFormat::Glm4, &Grammar::JsonObject).unwrap();
+    for (text, is_allowed) in [("now\n{}", true), ("{\"b\":[{}]}", true), ("[]", false), ("later", false)] {
+        assert_eq!(allows(&compiler, &tokenizer, &any, text), is_allowed, "{text}");
+    }
+    assert_eq!(both(ToolFormat::Llama, &document), None);
+    assert_eq!(both(ToolFormat::Hermes, &Grammar::Regex("a".into())), None);
 }

@@ -198,6 +198,23 @@ async fn calls_are_blocks_and_their_results_go_back() {
     let none = respond(&server, json!({"tools": tools(), "tool_choice": {"type": "none"}})).await;
     assert_eq!(none["content"], respond(&server, json!({})).await["content"]);
 
+    // An optional call is limited too. The rest of the output is not part of the answer.
+    let one = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    let text = format!("Wait. {one}\n{one}\nDone.");
+    for (disable, count) in [(true, 1), (false, 2)] {
+        let choice = json!({"type": "auto", "disable_parallel_tool_use": disable});
+        let fields =
+            json!({"tools": tools(), "tool_choice": choice, "guided_choice": [text], "stop_sequences": ["Done"]});
+        let mut fields = fields;
+        fields["max_tokens"] = json!(200);
+        let got = respond(&server, fields).await;
+        let kinds: Vec<_> =
+            got["content"].as_array().unwrap().iter().map(|block| block["type"].as_str().unwrap()).collect();
+        assert_eq!(kinds[..=count], ["text", "tool_use", "tool_use"][..=count], "{got}");
+        assert_eq!(got["stop_reason"], if disable { "tool_use" } else { "stop_sequence" });
+        assert!(kinds.len() == 2 || !disable, "{got}");
+    }
+
     // The blocks of a message and the results of its calls give the same prompt as in a chat.
     let turns = json!([
         {"role": "user", "content": "What"},
@@ -212,6 +229,9 @@ async fn calls_are_blocks_and_their_results_go_back() {
             {"type": "tool_result", "tool_use_id": "toolu_1", "content": "noon", "cache_control": {"type": "ephemeral"}},
             {"type": "tool_result", "tool_use_id": "toolu_2", "is_error": true, "content": [{"type": "text", "text": "no"}]},
             {"type": "tool_result", "tool_use_id": "toolu_3"},
+            {"type": "tool_result", "tool_use_id": "toolu_4", "is_error": true},
+            {"type": "tool_result", "tool_use_id": "toolu_5", "is_error": true, "content": "Error: gone"},
+            {"type": "tool_result", "tool_use_id": "toolu_6", "is_error": false, "content": "none"},
             {"type": "text", "text": "And?"},
         ]},
     ]);
@@ -221,8 +241,11 @@ async fn calls_are_blocks_and_their_results_go_back() {
         {"role": "assistant", "content": "Let me see.", "reasoning_content": "Hm.",
          "tool_calls": [call("toolu_1", "now", "{}"), call("toolu_2", "weather", "{\"unit\":\"C\",\"days\":2}")]},
         {"role": "tool", "tool_call_id": "toolu_1", "content": "noon"},
-        {"role": "tool", "tool_call_id": "toolu_2", "content": "no", "is_error": true},
+        {"role": "tool", "tool_call_id": "toolu_2", "content": "Error: no", "is_error": true},
         {"role": "tool", "tool_call_id": "toolu_3", "content": ""},
+        {"role": "tool", "tool_call_id": "toolu_4", "content": "Error: ", "is_error": true},
+        {"role": "tool", "tool_call_id": "toolu_5", "content": "Error: gone", "is_error": true},
+        {"role": "tool", "tool_call_id": "toolu_6", "content": "none"},
         {"role": "user", "content": "And?"},
     ]);
     let got = respond(&server, json!({"messages": turns})).await;

@@ -51,6 +51,8 @@ async fn fields_without_effect_are_accepted() {
         json!({"mcp_servers": [], "container": null, "tools": [], "system": null, "thinking": {"type": "disabled"}}),
         json!({"output_config": {"effort": "max"}, "stop_sequences": [], "top_k": 0, "top_p": 1.0, "stream": false}),
         json!({"output_config": {}, "tool_choice": {"type": "auto", "disable_parallel_tool_use": true}}),
+        json!({"stop_sequences": [], "stop": ["zzz"], "parallel_tool_calls": false, "include_reasoning": true}),
+        json!({"stop_sequences": ["zzz"], "stop": [], "reasoning_effort": "low", "verbosity": "high"}),
     ] {
         assert_eq!(server.post(PATH, &ask(fields.clone())).await["content"], plain, "{fields}");
     }
@@ -77,6 +79,7 @@ async fn refusals_name_the_field() {
     let result = json!([{"type": "tool_result", "tool_use_id": "t", "content": image}]);
     let no_input = json!([{"type": "tool_use", "id": "t", "name": "n"}]);
     let input = |input: Value| json!([{"type": "tool_use", "id": "t", "name": "n", "input": input}]);
+    let format = json!({"type": "json_schema", "schema": {"type": "object"}});
     for (place, fields) in [
         ("messages must have at least one", json!({"messages": []})),
         ("messages", json!({"messages": {}})),
@@ -120,6 +123,16 @@ async fn refusals_name_the_field() {
         ("container", json!({"container": "c"})),
         ("context_management.edits[0]", json!({"context_management": {"edits": [{"type": "compact_20260112"}]}})),
         ("n is not supported", json!({"n": 2})),
+        ("stop_sequences and stop exclude", json!({"stop_sequences": ["a"], "stop": "b"})),
+        ("include_reasoning", json!({"include_reasoning": false})),
+        ("parallel_tool_calls", json!({"tools": [{"name": "a", "input_schema": {}}], "parallel_tool_calls": false})),
+        ("reasoning_effort", json!({"output_config": {"effort": "low"}, "reasoning_effort": "high"})),
+        ("output_format", json!({"output_config": {"format": format}, "output_format": format})),
+        ("guided_json", json!({"output_config": {"format": format}, "guided_json": {}})),
+        ("guided_regex", json!({"output_config": {"format": format}, "guided_regex": "a"})),
+        ("guided_choice", json!({"output_format": format, "guided_choice": ["a"]})),
+        ("guided_grammar", json!({"output_config": {"format": format}, "guided_grammar": "start: \"a\""})),
+        ("structured_outputs.regex", json!({"output_format": format, "structured_outputs": {"regex": "a"}})),
         ("response_format", json!({"response_format": {"type": "text"}})),
         ("colour", json!({"colour": "red"})),
     ] {

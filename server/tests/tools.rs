@@ -155,6 +155,106 @@ async fn optional_calls_are_found_in_the_text() {
 }
 
 #[tokio::test]
+async fn optional_calls_are_limited_to_one() {
+    let server = server(None).await;
+    let one = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    let text = format!("Wait. {one}\n{one}");
+    for (parallel, count) in [(json!(true), 2), (json!(null), 2), (json!(false), 1)] {
+        let fields = json!({"tools": tools(), "guided_choice": [text], "parallel_tool_calls": parallel, "n": 2});
+        for (message, reason) in both(&server, &ask(fields)).await {
+            assert_eq!(
+                (message["calls"].as_array().unwrap().len(), &reason),
+                (count, &json!("tool_calls")),
+                "{message}"
+            );
+            assert_eq!(message["content"], "Wait.");
+        }
+        let response = json!({"input": "What now?", "max_output_tokens": 200, "guided_choice": [text],
+            "tools": [{"type": "function", "name": "now"}], "parallel_tool_calls": parallel});
+        let response = server.post("/v1/responses", &response).await;
+        let items = response["output"].as_array().unwrap();
+        let calls = items.iter().filter(|item| item["type"] == "function_call");
+        assert_eq!((calls.count(), &response["status"]), (count, &json!("completed")), "{response}");
+    }
+    // The answer is complete even if the output is cut within its second call.
+    let text = json!({"tools": tools(), "guided_choice": [text], "parallel_tool_calls": false});
+    let whole = server.post(CHAT, &ask(text.clone())).await["usage"]["completion_tokens"].as_u64().unwrap();
+    let mut cut = text;
+    cut["max_tokens"] = json!(whole - 6);
+    let [(message, reason)] = &both(&server, &ask(cut)).await[..] else { panic!("one choice") };
+    assert_eq!((message["calls"].as_array().unwrap().len(), reason), (1, &json!("tool_calls")), "{message}");
+    server.stop().await.unwrap();
+}
+
+/// With tools and a format, an answer is a call or a text in the format.
+#[tokio::test]
+async fn a_format_leaves_room_for_calls() {
+    let schema = json!({"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "it", "schema": schema, "strict": true}});
+    let chat = json!({"tools": tools(), "response_format": format, "parallel_tool_calls": false});
+    let tool = json!({"name": "now", "input_schema": {"type": "object", "additionalProperties": false}});
+    let message = json!({"tools": [tool], "output_config": {"format": {"type": "json_schema", "schema": schema}}});
+    for kind in ToolFormat::ALL {
+        let server = server(Some(kind)).await;
+        if kind == ToolFormat::Llama {
+            // A call in this format could be such a text.
+            let error = server.refused(CHAT, &ask(chat.clone()), 400).await;
+            assert_eq!(error["param"], "response_format.json_schema.schema", "{error}");
+            server.stop().await.unwrap();
+            continue;
+        }
+        let brace = server.post("/tokenize", &json!({"prompt": "{", "add_special_tokens": false})).await;
+        let brace = brace["tokens"].as_array().unwrap().last().unwrap().to_string();
+        // A bias makes the model begin with a document or with something else.
+        for (bias, is_call) in [(100, false), (-100, true)] {
+            let ask = |fields: &Value| {
+                let mut body = ask(fields.clone());
+                body["logit_bias"] = json!({&brace: bias});
+                body
+            };
+            let [(answer, reason)] = &both(&server, &ask(&chat)).await[..] else { panic!("one choice") };
+            let calls = answer["calls"].as_array().unwrap();
+            assert_eq!((calls.len(), reason == "tool_calls"), (usize::from(is_call), is_call), "{kind}: {answer}");
+            calls.iter().for_each(assert_call);
+            if !is_call {
+                let document: Value = serde_json::from_str(answer["content"].as_str().unwrap()).unwrap();
+                assert!([json!({"a": 1}), json!({"a": 2})].contains(&document), "{kind}: {answer}");
+            }
+            let answer = server.post("/v1/messages", &ask(&message)).await;
+            let called = answer["content"].as_array().unwrap().iter().any(|block| block["type"] == "tool_use");
+            assert_eq!(called, is_call, "{kind}: {answer}");
+        }
+        server.stop().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_required_call_leaves_no_text_for_a_format() {
+    let server = server(None).await;
+    let format =
+        |schema: Value| json!({"type": "json_schema", "json_schema": {"name": "it", "schema": schema, "strict": true}});
+    let required = |field: &str, value: Value| {
+        let mut body = ask(json!({"tools": tools(), "tool_choice": "required", "parallel_tool_calls": false}));
+        body[field] = value;
+        body
+    };
+    let [(message, _)] = &both(&server, &required("response_format", format(json!({"type": "object"})))).await[..]
+    else {
+        panic!("one choice")
+    };
+    message["calls"].as_array().unwrap().iter().for_each(assert_call);
+    for (field, value, param) in [
+        ("response_format", format(json!({"type": "nothing"})), "response_format.json_schema.schema"),
+        ("guided_choice", json!(["a"]), "guided_choice"),
+        ("structured_outputs", json!({"regex": "a"}), "structured_outputs.regex"),
+    ] {
+        let error = server.refused(CHAT, &required(field, value), 400).await;
+        assert_eq!(error["param"], param, "{error}");
+    }
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn an_answer_with_calls_can_be_sent_back() {
     let server = server(None).await;
     let body = ask(json!({"tools": tools(), "tool_choice": "required", "parallel_tool_calls": false}));

@@ -161,9 +161,16 @@ fn tensors_of_wrong_shapes_are_not_written() {
     ] {
         let directory = with_shape(family, &format!("model.layers.0.{part}.weight"), shape);
         let files = ModelFiles::directory(directory.path()).unwrap();
-        let out = directory.path().join("model.gguf");
-        let error = engine::quantize(&files, QuantType::Q8_0, &out, |_, _| {}).unwrap_err().to_string();
-        assert!(error.contains(reason), "{family}, {part}: {error}");
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("model.gguf");
+        for before in [None, Some("another model")] {
+            before.iter().for_each(|before| fs::write(&out, before).unwrap());
+            let error = engine::quantize(&files, QuantType::Q8_0, &out, |_, _| {}).unwrap_err().to_string();
+            assert!(error.contains(reason), "{family}, {part}: {error}");
+            // No partial file is left, and an existing one is as before.
+            assert_eq!(fs::read_to_string(&out).ok().as_deref(), before);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), usize::from(before.is_some()));
+        }
     }
 }
 

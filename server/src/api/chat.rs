@@ -13,11 +13,12 @@ use serde_json::Value;
 use tower_http::request_id::RequestId;
 
 use super::answer::{Heading, Usage, collect};
+use super::answer_form::AnswerForm;
 use super::conversation::Conversation;
 use super::decoding::Decoding;
 use super::dialogue::Dialogue;
 use super::logprobs::{ChatLogprobs, Names, ScoredPrompt, scored_prompt};
-use super::message::{AnswerForm, AssistantMessage, Delta, MessageBuilder};
+use super::message::{AssistantMessage, Delta, MessageBuilder};
 use super::stream::{Format, Frames, Piece, Reports, respond, tokens};
 use super::tools::ToolFields;
 use crate::app::{Admission, App};
@@ -95,7 +96,7 @@ pub async fn create(
     State(app): State<Arc<App>>,
     Extension(request): Extension<RequestId>,
     admission: Admission,
-    GenerationBody(mut fields, decoding): GenerationBody<ChatFields, Decoding>,
+    GenerationBody(mut fields, mut decoding): GenerationBody<ChatFields, Decoding>,
 ) -> Result<Response, ApiError> {
     app.check_model(decoding.model.as_deref())?;
     let logprobs = fields.logprobs()?;
@@ -110,7 +111,7 @@ pub async fn create(
     // Token ids would reveal hidden reasoning.
     reports.token_ids &= shows_thoughts;
     let conversation = fields.conversation(decoding.add_special_tokens, tools);
-    let (grammar, field) = (None, "messages");
+    let (format, field) = (decoding.take_format()?, "messages");
     let dialogue = Dialogue {
         conversation,
         calling,
@@ -118,7 +119,7 @@ pub async fn create(
         max_tokens: asked,
         at_most: None,
         logprobs,
-        grammar,
+        format,
         shows_thoughts,
         field,
     };

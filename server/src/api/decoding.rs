@@ -7,6 +7,7 @@ use engine::tools::constraint::{Grammar, Thoughts};
 use engine::tools::sampling::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, SamplingOptions, SamplingParams};
 use serde::Deserialize;
 
+use super::answer_grammar::exclusive;
 use super::stop::{Stop, StopBeams, stop_tokens};
 use super::stream::Reports;
 use super::structured::{Asked, ResponseFormat, Schema, StructuredOutputs, schema};
@@ -104,8 +105,8 @@ pub struct Outputs {
     pub logprobs: Option<usize>,
     /// Whether the answer repeats the prompt, with its logprobs.
     pub echo: bool,
-    /// A grammar for outputs, with the field that requires it. It replaces grammars from the shared fields.
-    pub grammar: Option<(&'static str, Grammar)>,
+    /// A grammar for outputs, with the field that requires it. Without one, a grammar from the shared fields applies.
+    pub grammar: Asked,
     /// Reasoning that may come before the constrained output.
     pub thoughts: Thoughts,
 }
@@ -129,8 +130,10 @@ impl Decoding {
     /// 400, naming the field.
     pub async fn params(mut self, app: &App, outputs: Outputs) -> Result<SamplingParams, ApiError> {
         let Outputs { max_tokens, logprobs, echo, grammar, thoughts } = outputs;
-        let asked = self.grammar()?;
-        let grammar = grammar.or(asked);
+        let grammar = match (grammar, self.take_format()?, self.take_constraint()?) {
+            (_, Some((format, _)), Some((constraint, _))) => return Err(exclusive(format, constraint)),
+            (grammar, format, constraint) => grammar.or(format).or(constraint),
+        };
         let n = self.n.unwrap_or(1);
         let beams = self.use_beam_search.unwrap_or(false);
         let width = self.best_of.unwrap_or(n);
@@ -256,9 +259,19 @@ impl Decoding {
         }
     }
 
-    /// Takes the grammar of outputs, with the field that requires it. A request may use at most one such field.
-    fn grammar(&mut self) -> Result<Asked, ApiError> {
-        let format = self.response_format.take().map_or(Ok(None), ResponseFormat::grammar)?;
+    /// Takes the form of the text from OpenAI's field.
+    ///
+    /// # Errors
+    /// 400 if the field is malformed.
+    pub fn take_format(&mut self) -> Result<Asked, ApiError> {
+        self.response_format.take().map_or(Ok(None), ResponseFormat::grammar)
+    }
+
+    /// Takes the constraint of the output from vLLM's fields. They exclude each other.
+    ///
+    /// # Errors
+    /// 400 if a schema is malformed, or a request has two constraints.
+    pub fn take_constraint(&mut self) -> Result<Asked, ApiError> {
         let structured = self.structured_outputs.take().unwrap_or_default().grammars()?;
         let guided = [
             schema("guided_json", self.guided_json.take())?,
@@ -266,10 +279,10 @@ impl Decoding {
             self.guided_choice.take().map(|texts| ("guided_choice", Grammar::Choice(texts))),
             self.guided_grammar.take().map(|text| ("guided_grammar", Grammar::Lark(text))),
         ];
-        let mut asked = [format].into_iter().chain(structured).chain(guided).flatten();
+        let mut asked = structured.into_iter().chain(guided).flatten();
         let first = asked.next();
         if let (Some((first, _)), Some((second, _))) = (&first, asked.next()) {
-            return Err(ApiError::field(second, format!("{first} and {second} exclude each other")));
+            return Err(exclusive(first, second));
         }
         Ok(first)
     }

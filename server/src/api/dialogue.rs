@@ -2,12 +2,14 @@
 
 use engine::Prompt;
 use engine::tools::answer::{AnswerReader, ThoughtFormat, ToolFormat};
-use engine::tools::constraint::{Grammar, Thoughts};
+use engine::tools::constraint::Thoughts;
 
 use super::answer::max_tokens;
+use super::answer_form::AnswerForm;
+use super::answer_grammar::answer_grammar;
 use super::conversation::Conversation;
 use super::decoding::{Decoding, Outputs};
-use super::message::AnswerForm;
+use super::structured::Asked;
 use super::tools::Calling;
 use crate::app::{Admission, App};
 use crate::error::ApiError;
@@ -27,9 +29,8 @@ pub struct Dialogue {
     pub at_most: Option<usize>,
     /// The number of most likely tokens to report, if any.
     pub logprobs: Option<usize>,
-    /// A grammar for the answer, with the field that requires it. It applies if no tool call is required and replaces a
-    /// grammar from `decoding`.
-    pub grammar: Option<(&'static str, Grammar)>,
+    /// The form of the answer's text.
+    pub format: Asked,
     /// Whether reasoning is part of the answer.
     pub shows_thoughts: bool,
     /// The field that contains the conversation.
@@ -54,11 +55,15 @@ impl Dialogue {
         {
             decoding.skip_special_tokens.get_or_insert(false);
         }
-        let grammar = calling.as_ref().and_then(|calling| calling.grammar(app)).or(self.grammar);
+        let constraint = decoding.take_constraint()?;
+        let grammar = admission.within(answer_grammar(app, calling.as_ref(), self.format, constraint)).await??;
         let outputs = Outputs { max_tokens, logprobs, grammar, thoughts, ..Outputs::default() };
         let params = admission.within(decoding.params(app, outputs)).await??;
-        let is_named = calling.is_some_and(|calling| calling.is_named);
-        let form = AnswerForm { reader, format, is_named, shows_thoughts: self.shows_thoughts };
+        let form = AnswerForm::new(reader, self.shows_thoughts);
+        let form = match &calling {
+            Some(calling) => form.with_calls(calling.format, calling.is_named, calling.is_parallel),
+            None => form,
+        };
         let prompts = vec![Prompt::Encoded { text, tokens }];
         Ok((Work { prompts, params, field, asked: asked.1.map(|_| asked.0), stream }, form))
     }

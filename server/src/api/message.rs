@@ -1,7 +1,9 @@
 //! An assistant's message, whole or as a stream of changes.
 
-use engine::tools::answer::{AnswerReader, Part, ToolFormat};
+use engine::tools::answer::{Part, ToolFormat};
 use serde::Serialize;
+
+use super::answer_form::AnswerForm;
 
 /// An assistant's message.
 #[derive(Debug, Serialize)]
@@ -55,19 +57,6 @@ struct Function {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     arguments: String,
-}
-
-/// How outputs become messages. All choices of a request share it.
-#[derive(Clone, Debug)]
-pub struct AnswerForm {
-    /// Splits outputs into parts. Each output uses a clone.
-    pub reader: AnswerReader,
-    /// The format of the model's tool calls, if tools may be called.
-    pub format: Option<ToolFormat>,
-    /// Whether the request names the tool to call. The finish reason of such a call is `stop`.
-    pub is_named: bool,
-    /// Whether reasoning is part of the answer.
-    pub shows_thoughts: bool,
 }
 
 /// A message under construction.
@@ -143,15 +132,15 @@ impl MessageBuilder {
 
     /// Returns the message's finish reason. `reason` is the output's own.
     pub fn reason(&self, reason: &'static str) -> &'static str {
+        let reason = if self.form.is_over() { "stop" } else { reason };
         if self.calls > 0 && reason == "stop" && !self.form.is_named { "tool_calls" } else { reason }
     }
 
     fn parts(&mut self, text: &str, last: bool) -> Vec<Part> {
-        let mut parts = self.form.reader.push(text);
+        let mut parts = self.form.push(text);
         if last {
-            parts.extend(self.form.reader.finish());
+            parts.extend(self.form.finish());
         }
-        parts.retain(|part| self.form.shows_thoughts || !matches!(part, Part::Thought(_)));
         parts
     }
 

@@ -2,6 +2,8 @@
 
 pub mod adapters;
 pub mod answer;
+pub mod answer_form;
+pub mod answer_grammar;
 pub mod chat;
 pub mod completions;
 pub mod conversation;

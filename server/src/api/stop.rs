@@ -33,6 +33,11 @@ impl Stop {
         Self::of("stop", self.0).map(|Stop(strings)| strings)
     }
 
+    /// Whether the list is empty.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Checks the stop strings of `field`.
     ///
     /// # Errors

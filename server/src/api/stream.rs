@@ -1,6 +1,7 @@
 //! Streams answers as server-sent events.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
@@ -9,12 +10,16 @@ use engine::tools::sequence::{PromptLogprobs, TokenLogprob};
 use engine::{Completion, Event, Prompt, StopReason};
 use futures_util::stream;
 use serde::Serialize;
+use tokio::time::{Instant, timeout_at};
 
 use super::answer::{Heading, Usage};
 use crate::app::{Admission, App};
 use crate::error::ApiError;
 use crate::metrics::reason;
 use crate::worker::{Job, Work};
+
+/// Time without an event after which a stream that is kept alive gets one.
+pub const IDLE: Duration = Duration::from_secs(10);
 
 /// The data that an answer reports in addition to its text.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,10 +36,16 @@ pub struct Reports {
 
 /// The differences between streams of completions, chats and responses.
 pub trait Format: Send + 'static {
+    /// Whether idle streams get events that keep their connection alive. Such a stream begins after [`IDLE`] at the latest,
+    /// and then reports errors as events.
+    const IS_KEPT_ALIVE: bool = false;
+
     /// Receives a prompt, with its logprobs if requested, before its first choice begins.
     fn prompt(&mut self, _prompt: usize, _text: &str, _tokens: &[u32], _logprobs: Option<&PromptLogprobs>) {}
     /// Writes the chunks that begin `choice`, with its token count if chunks have one.
     fn begin(&mut self, choice: usize, usage: Option<Usage>, frames: &mut Frames);
+    /// Writes the event that keeps an idle connection alive.
+    fn keep_alive(&mut self, _frames: &mut Frames) {}
     /// Writes a chunk with the next piece of a choice.
     fn more(&mut self, piece: Piece<'_>, frames: &mut Frames);
     /// Writes the chunk that counts tokens.
@@ -91,7 +102,7 @@ impl Frames {
 }
 
 /// A stream in progress. It is dropped when the client disconnects, which cancels the job.
-struct Streaming<F> {
+pub(super) struct Streaming<F> {
     admission: Admission,
     job: Job,
     format: F,
@@ -131,37 +142,10 @@ pub async fn respond<F: Format>(
     reports: Reports,
     format: F,
 ) -> Result<Response, ApiError> {
-    let (n, left) = (work.params.n, work.prompts.len());
-    let prompt_tokens = work.prompts.iter().map(|prompt| tokens(prompt).len()).collect();
-    let cached_tokens = vec![None; left];
+    let n = work.params.n;
+    let prompt_tokens: Vec<usize> = work.prompts.iter().map(|prompt| tokens(prompt).len()).collect();
     let job = app.worker.submit(work);
-    let (sent, usage) = (vec![Sent::default(); left * n], Usage::default());
-    let mut streaming =
-        Streaming { admission, job, format, n, left, sent, usage, reports, prompt_tokens, cached_tokens };
-    let first = streaming.next().await?;
-    let body = stream::unfold(Some((streaming, Some(first))), |state| async {
-        let (mut streaming, mut ready) = state?;
-        let mut frames = Frames::default();
-        // A step's tokens may not complete any text yet.
-        while frames.0.is_empty() {
-            let events = match ready.take() {
-                Some(events) => Ok(events),
-                None => streaming.next().await,
-            };
-            match events {
-                Ok(events) => streaming.take(events, &mut frames),
-                Err(error) => {
-                    streaming.admission.broke_off(&error);
-                    streaming.format.broke_off(error, &mut frames);
-                    return Some((frames.into(), None));
-                }
-            }
-        }
-        Some((frames.into(), (streaming.left > 0).then_some((streaming, None))))
-    });
-    let kind = (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    let no_cache = (header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    Ok(([kind, no_cache], Body::from_stream(body)).into_response())
+    response(Streaming::new(admission, job, format, n, prompt_tokens, reports)).await
 }
 
 /// Returns the tokens of a prompt. The server always encodes prompts before this.
@@ -178,9 +162,68 @@ impl From<Frames> for Result<Bytes, Infallible> {
     }
 }
 
+/// Returns the response that streams the outputs. See [`respond`].
+pub(super) async fn response<F: Format>(mut streaming: Streaming<F>) -> Result<Response, ApiError> {
+    let first = streaming.next(Instant::now() + IDLE).await?;
+    let body = stream::unfold(Some((streaming, Some(first))), |state| async {
+        let (mut streaming, mut ready) = state?;
+        let mut frames = Frames::default();
+        let idle = Instant::now() + IDLE;
+        // A step's tokens may not complete any text yet.
+        while frames.0.is_empty() {
+            let events = match ready.take() {
+                Some(events) => Ok(events),
+                None => streaming.next(idle).await,
+            };
+            match events {
+                Ok(Some(events)) => streaming.take(events, &mut frames),
+                Ok(None) => streaming.keep_alive(&mut frames),
+                Err(error) => {
+                    streaming.admission.broke_off(&error);
+                    streaming.format.broke_off(error, &mut frames);
+                    return Some((frames.into(), None));
+                }
+            }
+        }
+        Some((frames.into(), (streaming.left > 0).then_some((streaming, None))))
+    });
+    let kind = (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    let no_cache = (header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(([kind, no_cache], Body::from_stream(body)).into_response())
+}
+
 impl<F: Format> Streaming<F> {
-    async fn next(&mut self) -> Result<Events, ApiError> {
-        Ok(self.admission.within(self.job.next()).await??)
+    pub(super) fn new(
+        admission: Admission,
+        job: Job,
+        format: F,
+        n: usize,
+        prompt_tokens: Vec<usize>,
+        reports: Reports,
+    ) -> Self {
+        let left = prompt_tokens.len();
+        let (sent, usage, cached_tokens) = (vec![Sent::default(); left * n], Usage::default(), vec![None; left]);
+        Streaming { admission, job, format, n, left, sent, usage, reports, prompt_tokens, cached_tokens }
+    }
+
+    /// Waits for the next events. If the stream is kept alive, waits until `idle` at most and then returns `None`.
+    async fn next(&mut self, idle: Instant) -> Result<Option<Events>, ApiError> {
+        let next = self.admission.within(self.job.next());
+        if !F::IS_KEPT_ALIVE {
+            return Ok(Some(next.await??));
+        }
+        match timeout_at(idle, next).await {
+            Ok(events) => Ok(Some(events??)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Writes an event to an idle stream.
+    fn keep_alive(&mut self, frames: &mut Frames) {
+        // The beginning of a stream is an event too.
+        if !self.begin(0, frames) {
+            self.format.keep_alive(frames);
+        }
     }
 
     /// Converts a step's events into chunks. After the last answer, also writes the end of the stream.
@@ -235,18 +278,29 @@ impl<F: Format> Streaming<F> {
         self.left -= 1;
     }
 
-    fn send(&mut self, mut piece: Piece<'_>, frames: &mut Frames) {
-        let prompt = piece.choice / self.n;
-        let (prompt_tokens, cached) = (self.prompt_tokens[prompt], self.cached_tokens[prompt].unwrap_or(0));
-        let counted = self.reports.usage_in_chunks;
-        let usage = |tokens: usize| counted.then(|| Usage::of_choice(prompt_tokens, cached, tokens));
-        let sent = &mut self.sent[piece.choice];
-        if !std::mem::replace(&mut sent.begun, true) {
-            self.format.begin(piece.choice, usage(0), frames);
+    /// Writes the beginning of a choice and returns true, unless it was written before.
+    fn begin(&mut self, choice: usize, frames: &mut Frames) -> bool {
+        let begins = !std::mem::replace(&mut self.sent[choice].begun, true);
+        if begins {
+            self.format.begin(choice, self.counted(choice, 0), frames);
         }
+        begins
+    }
+
+    fn send(&mut self, mut piece: Piece<'_>, frames: &mut Frames) {
+        self.begin(piece.choice, frames);
+        let sent = &mut self.sent[piece.choice];
         sent.bytes += piece.text.len();
         sent.logprobs += piece.logprobs.len();
-        piece.usage = usage(sent.tokens);
+        let tokens = sent.tokens;
+        piece.usage = self.counted(piece.choice, tokens);
         self.format.more(piece, frames);
+    }
+
+    /// Returns the token count of a choice, if chunks have one.
+    fn counted(&self, choice: usize, tokens: usize) -> Option<Usage> {
+        let prompt = choice / self.n;
+        let (prompt_tokens, cached) = (self.prompt_tokens[prompt], self.cached_tokens[prompt].unwrap_or(0));
+        self.reports.usage_in_chunks.then(|| Usage::of_choice(prompt_tokens, cached, tokens))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use engine::Grammar;
-use engine::tools::answer::{Tool, ToolFormat, calls};
+use engine::tools::answer::{Tool, ToolFormat, calls, calls_or_document};
 use engine::tools::chat;
 use serde_json::Value;
 
@@ -53,10 +53,11 @@ pub struct Calling {
     pub schemas: chat::Value,
     /// Whether the request names the tool that must be called.
     pub is_named: bool,
+    /// Whether an answer may have several calls.
+    pub is_parallel: bool,
     tools: Vec<Tool>,
     /// The tools of which one must be called. Empty if no call is required.
     required: Vec<Tool>,
-    parallel: bool,
 }
 
 /// The value of `tool_choice`.
@@ -114,9 +115,9 @@ impl ToolFields {
         let is_named = matches!(choice, ToolChoice::Named(_));
         // If the template cannot render several calls in one message, the conversation could not continue after such an
         // answer.
-        let parallel = self.parallel_tool_calls.unwrap_or(true) && !is_named && template.takes_several_calls();
+        let is_parallel = self.parallel_tool_calls.unwrap_or(true) && !is_named && template.takes_several_calls();
         let schemas = offered.into_iter().map(chat::Value::from_serialize).collect();
-        Ok(Some(Calling { format, schemas, is_named, tools, required, parallel }))
+        Ok(Some(Calling { format, schemas, is_named, is_parallel, tools, required }))
     }
 }
 
@@ -138,7 +139,13 @@ impl Calling {
 
     /// Returns the grammar of answers that must be calls.
     pub fn grammar(&self, app: &App) -> Option<(&'static str, Grammar)> {
-        self.is_forced().then(|| ("tools", calls(self.format, &self.required, self.parallel, &app.tokenizer)))
+        self.is_forced().then(|| ("tools", calls(self.format, &self.required, self.is_parallel, &app.tokenizer)))
+    }
+
+    /// Returns the grammar of answers that are calls, or else JSON of the grammar `text`. `None` if a call could be such
+    /// a text.
+    pub fn grammar_or(&self, text: &Grammar, app: &App) -> Option<Grammar> {
+        calls_or_document(self.format, &self.tools, self.is_parallel, text, &app.tokenizer)
     }
 }
 

@@ -187,6 +187,12 @@ impl Drop for Worker {
 }
 
 impl Job {
+    /// Returns the job with these messages.
+    #[cfg(test)]
+    pub fn of(messages: mpsc::Receiver<JobUpdate>) -> Self {
+        Job { messages }
+    }
+
     /// Waits for the next message.
     pub async fn next(&mut self) -> JobUpdate {
         self.messages.recv().await.unwrap_or(Err(Failure::Dropped))

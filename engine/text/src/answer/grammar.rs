@@ -21,6 +21,32 @@ pub struct Tool {
 /// The grammar of answers that call one tool of `tools`, or several times if `parallel`. `tokenizer` tells whether the
 /// format's marker is a special token.
 pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tokenizer) -> Grammar {
+    Grammar::Documents(documents(format, tools, parallel, tokenizer))
+}
+
+/// The grammar of answers that are calls as in [`calls`], or else a JSON document of the grammar `document`. `None` if a
+/// call in this format could be such a document, or if `document` is another kind of grammar.
+pub fn calls_or_document(
+    format: ToolFormat,
+    tools: &[Tool],
+    parallel: bool,
+    document: &Grammar,
+    tokenizer: &Tokenizer,
+) -> Option<Grammar> {
+    let (schema, strict) = match document {
+        _ if format.layout() == Layout::Bare => return None,
+        Grammar::JsonObject => (json!({"type": "object"}), true),
+        Grammar::JsonSchema(schema) => (schema.clone(), true),
+        Grammar::LenientJsonSchema(schema) => (schema.clone(), false),
+        Grammar::Regex(_) | Grammar::Choice(_) | Grammar::Lark(_) | Grammar::Documents(_) => return None,
+    };
+    let Documents { lark, mut rules } = documents(format, tools, parallel, tokenizer);
+    rules.push(DocumentRule { name: "document".into(), origin: "the format: ".into(), schema, strict });
+    let lark = lark.replacen("start: ", "start: document | calls\ncalls: ", 1);
+    Some(Grammar::Documents(Documents { lark, rules }))
+}
+
+fn documents(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tokenizer) -> Documents {
     let marker = marker(format, tokenizer);
     let text = |text: &str| special_or_text(text, tokenizer);
     // What comes before and after a tool's name, after its arguments, and between calls. Harmony's calls also have a head
@@ -87,7 +113,7 @@ pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tok
         let origin = format!("the parameters of {}: ", tool.name);
         rules.push(DocumentRule { name: format!("arguments{i}"), origin, schema, strict: tool.strict });
     }
-    Grammar::Documents(Documents { lark: lark.join("\n"), rules })
+    Documents { lark: lark.join("\n"), rules }
 }
 
 /// The marker before calls, as a special token or as text. Of several markers it is the one that is a special token, or

@@ -372,12 +372,13 @@ impl MarkedReader {
         let is_marked = matches!(format.layout(), Layout::Object | Layout::Block(_));
         let next = if is_marked { format.markers()[0] } else { "{" };
         let ends = format.ends();
-        let mut rest = self.pending.trim_start();
-        while let Some(after) = ends.iter().find_map(|end| rest.strip_prefix(end)) {
+        let (mut rest, mut named) = (self.pending.trim_start(), false);
+        while let Some((end, after)) = ends.iter().find_map(|end| Some((*end, rest.strip_prefix(end)?))) {
+            // Mistral's marker may separate calls, and a name may follow it.
+            named |= format == ToolFormat::Mistral && format.markers().contains(&end);
             rest = after.trim_start();
         }
         let starts = [next].iter().chain(ends).any(|token| token.starts_with(rest));
-        let named = self.format == Some(ToolFormat::Mistral) && self.pending.contains(ToolFormat::Mistral.markers()[0]);
         let (pending, waits) = (rest.to_owned(), starts && rest != next);
         if waits && !named {
             // A partial separator or marker decides nothing yet. At the end of an output it is dropped.

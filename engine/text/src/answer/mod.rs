@@ -15,7 +15,7 @@ mod reader;
 mod thoughts;
 
 pub use format::ToolFormat;
-pub use grammar::{Tool, calls};
+pub use grammar::{Tool, calls, calls_or_document};
 pub use part::Part;
 pub use reader::AnswerReader;
 pub use thoughts::ThoughtFormat;

@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 
 use super::block::Block;
 use super::events::{BlockDelta, MessageEvent};
-use crate::api::message::{AnswerForm, call_id};
+use crate::api::answer_form::AnswerForm;
+use crate::api::message::call_id;
 
 /// The kinds of blocks that have text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,15 +49,20 @@ impl MessageContent {
         self.blocks.iter().any(|block| matches!(block, Block::ToolUse { .. }))
     }
 
+    /// Whether the answer ended before the output. See [`AnswerForm::is_over`].
+    pub fn is_over(&self) -> bool {
+        self.form.is_over()
+    }
+
     /// Adds text and returns the events for it.
     pub fn push(&mut self, text: &str) -> Vec<MessageEvent> {
-        let parts = self.form.reader.push(text);
+        let parts = self.form.push(text);
         self.take(parts)
     }
 
     /// Ends the content and returns the last events.
     pub fn finish(&mut self) -> Vec<MessageEvent> {
-        let parts = self.form.reader.finish();
+        let parts = self.form.finish();
         let mut events = self.take(parts);
         events.extend(self.close());
         events
@@ -67,7 +73,6 @@ impl MessageContent {
         for part in parts {
             events.extend(match part {
                 Part::Text(text) => self.say(Kind::Text, text),
-                Part::Thought(_) if !self.form.shows_thoughts => Vec::new(),
                 Part::Thought(text) => self.say(Kind::Thinking, text),
                 Part::Call(name) => self.call(name),
                 Part::Arguments(more) => self.argue(more),

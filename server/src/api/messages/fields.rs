@@ -1,6 +1,5 @@
 //! The fields of a request for a message.
 
-use engine::Grammar;
 use engine::tools::chat::{Arguments, ChatTemplate};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -8,10 +7,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::input::{Turn, dialogue};
+use crate::api::answer_grammar::exclusive;
 use crate::api::conversation::Conversation;
 use crate::api::decoding::Decoding;
 use crate::api::stop::Stop;
-use crate::api::structured::Schema;
+use crate::api::structured::{Asked, Schema};
 use crate::api::tools::{Calling, ToolFields};
 use crate::app::App;
 use crate::error::{ApiError, check, cut, only, refused};
@@ -35,6 +35,12 @@ pub struct MessageFields {
     output_config: Option<OutputConfig>,
     /// The older place of `output_config.format`.
     output_format: Option<OutputFormat>,
+    /// Chats' names of fields that messages have elsewhere.
+    include_reasoning: Option<bool>,
+    parallel_tool_calls: Option<bool>,
+    reasoning_effort: Option<String>,
+    /// A variable for templates that use it.
+    verbosity: Option<String>,
     /// Additional variables for the chat template.
     chat_template_kwargs: Option<Arguments>,
     container: Option<Value>,
@@ -119,7 +125,7 @@ impl MessageFields {
     pub fn check(&self, decoding: &Decoding) -> Result<(), ApiError> {
         only(self.container.is_none(), "container", "left out")?;
         only(self.mcp_servers.as_ref().is_none_or(Vec::is_empty), "mcp_servers", "an empty array")?;
-        only(decoding.response_format.is_none(), "response_format", "left out, since output_config.format says it,")?;
+        self.check_other_names(decoding)?;
         let edits = self.context_management.as_ref().and_then(|management| management["edits"].as_array());
         for (at, edit) in edits.into_iter().flatten().enumerate() {
             let kind = edit["type"].as_str().unwrap_or_default();
@@ -127,6 +133,28 @@ impl MessageFields {
             check(kind.starts_with(CLEAR_THINKING), &field, || format!("{field}: {:?} is not supported", cut(kind)))?;
         }
         decoding.check_single()
+    }
+
+    /// Refuses fields of other APIs if messages have their own names for them, and two names for one value.
+    fn check_other_names(&self, decoding: &Decoding) -> Result<(), ApiError> {
+        let left_out = |own: &str| format!("left out, since {own} says it,");
+        only(decoding.response_format.is_none(), "response_format", &left_out("output_config.format"))?;
+        only(self.include_reasoning != Some(false), "include_reasoning", &left_out("thinking"))?;
+        let has_tools = self.tools.as_ref().is_some_and(|tools| !tools.is_empty());
+        let is_parallel = !has_tools || self.parallel_tool_calls != Some(false);
+        only(is_parallel, "parallel_tool_calls", &left_out("tool_choice.disable_parallel_tool_use"))?;
+        let config = self.output_config.as_ref();
+        if self.reasoning_effort.is_some() && config.is_some_and(|config| config.effort.is_some()) {
+            return Err(exclusive("output_config.effort", "reasoning_effort"));
+        }
+        if self.output_format.is_some() && config.is_some_and(|config| config.format.is_some()) {
+            return Err(exclusive("output_config.format", "output_format"));
+        }
+        let has_stops = self.stop_sequences.as_ref().is_some_and(|strings| !strings.is_empty());
+        if has_stops && decoding.stop.as_ref().is_some_and(|stop| !stop.is_empty()) {
+            return Err(exclusive("stop_sequences", "stop"));
+        }
+        Ok(())
     }
 
     /// Returns the most tokens that the answer may have.
@@ -139,12 +167,13 @@ impl MessageFields {
         Ok(most)
     }
 
-    /// Takes the stop sequences, if any.
+    /// Takes the stop sequences. `None` if the list is empty.
     ///
     /// # Errors
     /// See [`Stop::of`].
     pub fn take_stop(&mut self) -> Result<Option<Stop>, ApiError> {
-        self.stop_sequences.take().map(|strings| Stop::of("stop_sequences", strings)).transpose()
+        let strings = self.stop_sequences.take().filter(|strings| !strings.is_empty());
+        strings.map(|strings| Stop::of("stop_sequences", strings)).transpose()
     }
 
     /// Whether the answer shows the model's thinking.
@@ -183,21 +212,23 @@ impl MessageFields {
     /// 400 that names the place, if the conversation has something other than text.
     pub fn conversation(&mut self, app: &App, calling: Option<&Calling>) -> Result<Conversation, ApiError> {
         let (messages, continues) = dialogue(self.system.as_deref(), &self.messages)?;
+        let effort = self.reasoning_effort.take();
         Ok(Conversation {
             messages,
             tools: calling.map(|calling| calling.schemas.clone()),
             chat_template_kwargs: Some(self.variables(app.template.as_deref())),
             continue_final_message: Some(continues),
-            reasoning_effort: self.output_config.as_ref().and_then(|config| config.effort.clone()),
+            reasoning_effort: self.output_config.as_mut().and_then(|config| config.effort.take()).or(effort),
+            verbosity: self.verbosity.take(),
             ..Conversation::default()
         })
     }
 
-    /// Returns the grammar of the text with the field that requires it.
+    /// Takes the form of the text, with the field that requires it.
     ///
     /// # Errors
     /// 400 if the schema is missing or malformed.
-    pub fn grammar(&mut self) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+    pub fn take_format(&mut self) -> Result<Asked, ApiError> {
         let in_config = self.output_config.as_mut().and_then(|config| config.format.take());
         let (field, format) = match (in_config, self.output_format.take()) {
             (Some(format), _) => ("output_config.format.schema", format),

@@ -11,6 +11,8 @@ use crate::json;
 /// The beginning of a system block in which a coding agent sends billing data. The block differs in each request,
 /// so as part of the prompt it would keep the prompt's prefix from being found in the cache.
 const BILLING: &str = "x-anthropic-billing-header:";
+/// The beginning of a failed call's result. Most templates show only the text.
+const ERROR: &str = "Error: ";
 
 /// A turn of the conversation, as it was sent.
 #[derive(Debug, Deserialize)]
@@ -159,16 +161,21 @@ fn call(place: &str, block: Block) -> Result<Value, ApiError> {
     Ok(json!({"id": id, "type": "function", "function": {"name": name, "arguments": input.get()}}))
 }
 
-/// Returns the message with the result of a call. A template may read whether the call failed.
+/// Returns the message with the result of a call. Its text and a field for templates say whether the call failed.
 fn result(place: &str, block: Block) -> Result<Draft, ApiError> {
     let id = required(place, "tool_use_id", block.tool_use_id)?;
     let texts = match &block.content {
         Some(content) => texts(&format!("{place}.content"), content, "the result of a tool")?,
         None => Vec::new(),
     };
-    let texts = if texts.is_empty() { vec![String::new()] } else { texts };
+    let mut texts = if texts.is_empty() { vec![String::new()] } else { texts };
     let mut others = vec![("tool_call_id", json!(id))];
-    others.extend(block.is_error.filter(|failed| *failed).map(|failed| ("is_error", json!(failed))));
+    if block.is_error == Some(true) {
+        others.push(("is_error", json!(true)));
+        if !texts[0].starts_with(ERROR) {
+            texts[0].insert_str(0, ERROR);
+        }
+    }
     Ok(Draft { role: "tool", texts, others, ..Draft::default() })
 }
 

@@ -7,6 +7,8 @@ mod errors;
 mod events;
 mod fields;
 mod input;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -53,7 +55,7 @@ pub async fn create(
         max_tokens: ("max_tokens", None),
         at_most: Some(most),
         logprobs: None,
-        grammar: fields.grammar()?,
+        format: fields.take_format()?,
         shows_thoughts: fields.shows_thoughts(),
         field: "messages",
     };
@@ -71,8 +73,7 @@ pub async fn create(
     answer.heading.log(&usage, false);
     for output in answers.iter().flat_map(|answer| &answer.outputs) {
         answer.content.push(&output.text);
-        answer.content.finish();
-        answer.ended(reason(output.finish_reason), output.stop_reason.as_ref());
+        answer.finish(reason(output.finish_reason), output.stop_reason.as_ref());
     }
     let (head, ending) = (answer.head(), answer.ending(&usage));
     Ok(Json(Message { head, content: answer.content.blocks(), ending, usage: (&usage).into() }).into_response())
@@ -86,7 +87,7 @@ pub async fn count_tokens(
 ) -> Result<Json<Value>, ApiError> {
     app.check_model(decoding.model.as_deref())?;
     fields.check(&decoding)?;
-    fields.grammar()?;
+    fields.take_format()?;
     let calling = fields.calling(&app)?;
     let mut conversation = fields.conversation(&app, calling.as_ref())?;
     conversation.add_special_tokens = decoding.add_special_tokens;
@@ -124,12 +125,15 @@ impl Answer {
         MessageHead { id, r#type: "message", role: "assistant", model }
     }
 
-    fn ended(&mut self, reason: &'static str, stop: Option<&StopReason>) {
-        self.end = reason;
-        self.stop = match stop {
-            Some(StopReason::Text(text)) => Some(text.clone()),
-            _ => None,
+    /// Ends the content for this finish reason and returns the last events.
+    fn finish(&mut self, reason: &'static str, stop: Option<&StopReason>) -> Vec<MessageEvent> {
+        let events = self.content.finish();
+        (self.end, self.stop) = match stop {
+            _ if self.content.is_over() => ("stop", None),
+            Some(StopReason::Text(text)) => (reason, Some(text.clone())),
+            _ => (reason, None),
         };
+        events
     }
 
     /// Returns why the message ended. A cancelled message ends with `max_tokens`.
@@ -151,6 +155,8 @@ fn send(event: &MessageEvent, frames: &mut Frames) {
 }
 
 impl Format for Answer {
+    const IS_KEPT_ALIVE: bool = true;
+
     fn begin(&mut self, _: usize, usage: Option<Usage>, frames: &mut Frames) {
         let usage = MessageUsage::from(&usage.unwrap_or_default());
         let message = StartedMessage { head: self.head(), content: [], ending: Ending::default(), usage };
@@ -158,11 +164,14 @@ impl Format for Answer {
         send(&MessageEvent::Ping, frames);
     }
 
+    fn keep_alive(&mut self, frames: &mut Frames) {
+        send(&MessageEvent::Ping, frames);
+    }
+
     fn more(&mut self, piece: Piece<'_>, frames: &mut Frames) {
         let mut events = self.content.push(piece.text);
         if let Some(reason) = piece.finish_reason {
-            events.extend(self.content.finish());
-            self.ended(reason, piece.stop_reason);
+            events.extend(self.finish(reason, piece.stop_reason));
         }
         events.iter().for_each(|event| send(event, frames));
     }

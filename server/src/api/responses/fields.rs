@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::api::decoding::Decoding;
-use crate::api::structured::{FormatType, Schema};
+use crate::api::structured::{Asked, FormatType, Schema};
 use crate::api::tools::{Calling, ToolFields};
 use crate::app::App;
 use crate::error::{ApiError, check, only};
@@ -133,7 +133,7 @@ impl ResponseFields {
     ///
     /// # Errors
     /// 400 if a schema is missing, or the format does not use the given schema.
-    pub fn grammar(&self) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+    pub fn format(&self) -> Result<Asked, ApiError> {
         let field = "text.format.schema";
         let Some(format) = self.text.as_ref().and_then(|text| text.format.as_ref()) else { return Ok(None) };
         match (format.r#type, &format.schema) {

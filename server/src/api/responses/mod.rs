@@ -53,7 +53,7 @@ pub async fn create(
         max_tokens: ("max_output_tokens", fields.max_output_tokens),
         at_most: None,
         logprobs: None,
-        grammar: fields.grammar()?,
+        format: fields.format()?,
         shows_thoughts: fields.include_reasoning.unwrap_or(true),
         field: "input",
     };
@@ -81,9 +81,8 @@ pub async fn create(
     let usage = Usage::of(&answers);
     answer.heading.log(&usage, false);
     for output in answers.iter().flat_map(|answer| &answer.outputs) {
-        answer.end = reason(output.finish_reason);
         answer.output.push(&output.text);
-        answer.output.finish(answer.end != "stop");
+        answer.finish(reason(output.finish_reason));
     }
     Ok(Json(answer.ended(&usage)).into_response())
 }
@@ -121,6 +120,13 @@ impl Answer {
             response[name] = value;
         }
         response
+    }
+
+    /// Ends the output for this finish reason and returns the last events.
+    fn finish(&mut self, reason: &'static str) -> Vec<OutputEvent> {
+        let events = self.output.finish(reason != "stop");
+        self.end = if self.output.is_over() { "stop" } else { reason };
+        events
     }
 
     fn begun(&self) -> Value {
@@ -165,8 +171,7 @@ impl Format for Answer {
     fn more(&mut self, piece: Piece<'_>, frames: &mut Frames) {
         let mut events = self.output.push(piece.text);
         if let Some(reason) = piece.finish_reason {
-            self.end = reason;
-            events.extend(self.output.finish(reason != "stop"));
+            events.extend(self.finish(reason));
         }
         events.into_iter().for_each(|event| self.send(event, frames));
     }

@@ -4,7 +4,8 @@ use engine::tools::answer::Part;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::api::message::{AnswerForm, call_id};
+use crate::api::answer_form::AnswerForm;
+use crate::api::message::call_id;
 
 /// An item of a response's output.
 #[derive(Clone, Debug, Serialize)]
@@ -94,18 +95,23 @@ impl ResponseOutput {
 
     /// Adds text and returns the events for it.
     pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
-        let parts = self.form.reader.push(text);
+        let parts = self.form.push(text);
         self.take(parts)
+    }
+
+    /// Whether the answer ended before the output. See [`AnswerForm::is_over`].
+    pub fn is_over(&self) -> bool {
+        self.form.is_over()
     }
 
     /// Ends the output and returns the last events. If `is_cut`, the last item is marked incomplete.
     pub fn finish(&mut self, is_cut: bool) -> Vec<OutputEvent> {
-        let parts = self.form.reader.finish();
+        let parts = self.form.finish();
         let mut events = self.take(parts);
         if self.items.is_empty() {
             events.extend(self.say(Kind::Message, ""));
         }
-        events.extend(self.close(if is_cut { "incomplete" } else { "completed" }));
+        events.extend(self.close(if is_cut && !self.is_over() { "incomplete" } else { "completed" }));
         events
     }
 
@@ -114,7 +120,6 @@ impl ResponseOutput {
         for part in parts {
             events.extend(match part {
                 Part::Text(text) => self.say(Kind::Message, &text),
-                Part::Thought(_) if !self.form.shows_thoughts => Vec::new(),
                 Part::Thought(text) => self.say(Kind::Reasoning, &text),
                 Part::Call(name) => self.call(name),
                 Part::Arguments(more) => self.argue(&more),

@@ -8,6 +8,7 @@ pub(in crate::load) mod adapter;
 mod config;
 mod decoder;
 mod deepseek;
+mod draft;
 mod entries;
 mod experts;
 mod families;

@@ -1,9 +1,9 @@
 //! Writing a model to a GGUF file with quantised weights.
 
-use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 
+use super::draft::Draft;
 use super::entries;
 use super::file_type::FileType;
 use super::names::Architecture;
@@ -29,7 +29,8 @@ pub struct GgufText {
 /// `progress` is called with the bytes read so far and the total.
 ///
 /// # Errors
-/// If the model cannot be loaded, the format cannot represent it, or the file cannot be written.
+/// If the model cannot be loaded, the format cannot represent it, or the file cannot be written. An existing file `out` is
+/// then unchanged.
 pub fn save(
     files: &ModelFiles,
     text: &GgufText,
@@ -65,7 +66,7 @@ pub fn save(
     tensors.extend(sources.iter().flat_map(|source| source.tensors.clone()));
 
     let unwritten = |error| Error::Write { path: out.to_path_buf(), source: error };
-    let file = BufWriter::new(File::create(out).map_err(unwritten)?);
+    let file = BufWriter::new(Draft::create(out).map_err(unwritten)?);
     let mut body = writer::header(file, &written, &tensors).map_err(unwritten)?;
     for (_, list) in factors {
         body.tensor(bytemuck::cast_slice(&list)).map_err(unwritten)?;
@@ -73,6 +74,6 @@ pub fn save(
     for source in sources {
         source.data(&mut weights, |data| body.tensor(data).map_err(unwritten))?;
     }
-    body.finish().map_err(unwritten)?;
-    Ok(())
+    let draft = body.finish().and_then(|file| Ok(file.into_inner()?)).map_err(unwritten)?;
+    draft.keep().map_err(unwritten)
 }
