@@ -1,6 +1,7 @@
 //! `quire serve`: a server with the APIs of OpenAI and Anthropic.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -8,7 +9,7 @@ use argh::{ArgsInfo, FromArgs};
 use engine::ModelFiles;
 use engine::Pooling;
 use engine::tools::answer::ToolFormat;
-use server::{EventFormat, KvEventsOptions, RequestLimits, ServeOptions, Server};
+use server::{AdapterOptions, EventFormat, KvEventsOptions, RequestLimits, ServeOptions, Server};
 use tracing_subscriber::EnvFilter;
 
 use crate::chat::template_file;
@@ -45,6 +46,7 @@ const SERVE_GROUPS: &[(&str, &[&str])] = &[
             "--log-json",
         ],
     ),
+    ("Adapters", &["--enable-runtime-lora", "--lora-dir"]),
     (
         "KV events",
         &["--kv-events", "--kv-events-topic", "--kv-events-replay", "--kv-events-buffer", "--kv-events-format"],
@@ -99,6 +101,13 @@ pub struct ServeArgs {
     /// pooling of embeddings: last (the last token) or mean (last)
     #[argh(option, arg_name = "way")]
     pub pooling: Option<Pooling>,
+
+    /// let clients load and unload adapters
+    #[argh(switch)]
+    pub enable_runtime_lora: bool,
+    /// folder of adapters that clients may load (those of --lora-modules)
+    #[argh(option, arg_name = "dir")]
+    pub lora_dir: Option<PathBuf>,
 
     /// publish KV cache events with their tokens at this address, such as tcp://*:5557
     #[argh(option, arg_name = "url")]
@@ -189,6 +198,12 @@ fn options(args: ServeArgs) -> Result<ServeOptions> {
     if api_key.as_ref().is_some_and(String::is_empty) {
         bail!("the API key is empty");
     }
+    let adapters = AdapterOptions { runtime: args.enable_runtime_lora, dir: args.lora_dir };
+    match &adapters.dir {
+        Some(_) if !adapters.runtime => bail!("--lora-dir needs --enable-runtime-lora"),
+        Some(dir) if !dir.is_dir() => bail!("--lora-dir {} is not a folder", dir.display()),
+        _ => {}
+    }
     let limits = RequestLimits {
         max_queue: args.max_queue.unwrap_or(d.max_queue),
         max_queue_seqs: args.max_queue_seqs.unwrap_or(d.max_queue_seqs),
@@ -215,6 +230,7 @@ fn options(args: ServeArgs) -> Result<ServeOptions> {
         tool_call_parser: args.tool_call_parser,
         pooling: args.pooling.unwrap_or(d.pooling),
         chat_template: args.chat_template.as_deref().map(template_file).transpose()?,
+        adapters,
         kv_events,
         progress: || Box::new(progress::loading()),
         // The running program, even if its file was replaced. Only Linux can limit a child process.

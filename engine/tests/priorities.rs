@@ -166,19 +166,6 @@ fn blocks_that_running_requests_share_count_once() {
 }
 
 #[test]
-fn an_urgent_prompt_is_computed_before_the_rest_of_a_less_urgent_one() {
-    let policy = SchedulingPolicy::Priority;
-    let scheduler = SchedulerOptions { max_batch_tokens: 8, policy, ..scheduler_options() };
-    let mut engine = engine(EngineConfig { scheduler, ..config(1000, 4) });
-    let low = add(&mut engine, 1, 200, 1);
-    step(&mut engine);
-    let urgent = add(&mut engine, 0, 15, 2);
-    let done: Vec<_> = (0..3).map(|_| step(&mut engine).contains_key(&urgent)).collect();
-    assert_eq!(done, [false, false, true]);
-    assert!(running(&engine).contains(&low) && engine.stats().preemptions == 0);
-}
-
-#[test]
 fn requests_of_one_priority_do_not_preempt_each_other_because_they_wait() {
     for (first, second) in [(0, 0), (3, 3), (-1, 2)] {
         let mut engine = urgent_engine(1000, 1, 1);

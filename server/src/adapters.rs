@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use engine::{AdapterHandle, AdapterRegistry};
+use engine::{AdapterHandle, AdapterRegistry, Options};
 
 use crate::error::{ApiError, cut};
 use crate::options::AdapterOptions;
@@ -16,6 +16,8 @@ const MAX_NAME: usize = 256;
 /// The adapters of the served model. They exist once the model is loaded, and outlive its reloads.
 #[derive(Debug)]
 pub struct Adapters {
+    /// The names and paths of the adapters that are loaded with the model.
+    named: Vec<(String, PathBuf)>,
     options: AdapterOptions,
     registry: OnceLock<AdapterRegistry>,
     /// When each adapter was loaded, in seconds since 1970.
@@ -23,26 +25,23 @@ pub struct Adapters {
 }
 
 impl Adapters {
-    /// No adapters yet.
-    pub fn new(options: AdapterOptions) -> Self {
-        Adapters { options, registry: OnceLock::new(), loaded: Mutex::default() }
+    /// No adapters yet. `named` are loaded with the model.
+    pub fn new(named: Vec<(String, PathBuf)>, options: AdapterOptions) -> Self {
+        Adapters { named, options, registry: OnceLock::new(), loaded: Mutex::default() }
     }
 
-    /// Loads the adapters that are named at the start, into the registry of a model that was just loaded. When the model is
-    /// loaded again, its adapters stay as they are.
-    ///
-    /// # Errors
-    /// If one of them cannot be loaded.
-    pub fn start(&self, registry: &AdapterRegistry) -> engine::Result<()> {
-        if self.registry.get().is_some() {
-            return Ok(());
+    /// The options for the next load of the model. Adapters are read from their files only once: when the model is loaded
+    /// again, they stay as they are.
+    pub fn options_of(&self, engine: &Options) -> Options {
+        let lora_modules = if self.registry.get().is_some() { Vec::new() } else { self.named.clone() };
+        Options { lora_modules, ..engine.clone() }
+    }
+
+    /// Keeps the registry of a model that was loaded for the first time.
+    pub fn attach(&self, registry: &AdapterRegistry) {
+        if self.registry.set(registry.clone()).is_ok() {
+            self.named.iter().for_each(|(name, _)| self.note(name));
         }
-        for (name, path) in &self.options.modules {
-            registry.load(name, path)?;
-            self.note(name);
-        }
-        self.registry.get_or_init(|| registry.clone());
-        Ok(())
     }
 
     /// The adapter of a name.
@@ -108,12 +107,8 @@ impl Adapters {
 
     /// The folders below which clients may name adapters.
     fn folders(&self) -> Vec<PathBuf> {
-        let named = || {
-            self.options
-                .modules
-                .iter()
-                .filter_map(|(_, path)| if path.is_dir() { Some(&**path) } else { path.parent() })
-        };
+        let named =
+            || self.named.iter().filter_map(|(_, path)| if path.is_dir() { Some(&**path) } else { path.parent() });
         let folders: Vec<&Path> = self.options.dir.as_deref().map_or_else(|| named().collect(), |dir| vec![dir]);
         folders.into_iter().filter_map(|folder| folder.canonicalize().ok()).collect()
     }

@@ -34,7 +34,7 @@ pub struct ServeOptions {
     pub pooling: Pooling,
     /// Prefixes that are computed as soon as the model is loaded, and stay cached for all prompts that begin with them.
     pub shared_prefixes: Vec<Prompt>,
-    /// The model's adapters.
+    /// How clients may change the model's adapters.
     pub adapters: AdapterOptions,
     /// Where and how KV events are published. If `None`, they are not.
     pub kv_events: Option<KvEventsOptions>,
@@ -48,14 +48,12 @@ pub struct ServeOptions {
     pub limits: RequestLimits,
 }
 
-/// The adapters of a model, and whether clients may change them.
+/// How clients may change the adapters of a model.
 #[derive(Clone, Debug, Default)]
 pub struct AdapterOptions {
-    /// The names and paths of the adapters that are loaded with the model.
-    pub modules: Vec<(String, PathBuf)>,
-    /// Whether clients may load and unload adapters.
+    /// Whether they may load and unload adapters.
     pub runtime: bool,
-    /// The folder below which clients may name adapters. If `None`, the folders of the adapters in `modules`.
+    /// The folder below which they may name adapters. If `None`, the folders of the adapters that are named at the start.
     pub dir: Option<PathBuf>,
 }
 

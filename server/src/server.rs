@@ -56,16 +56,16 @@ impl Server {
             }
             None => (None, None),
         };
-        let adapters = Arc::new(Adapters::new(options.adapters.clone()));
+        let adapters = Arc::new(Adapters::new(engine.lora_modules.clone(), options.adapters.clone()));
         let load = {
             let adapters = adapters.clone();
             let (files, engine, prefixes) = (files.clone(), engine.clone(), options.shared_prefixes.clone());
             let (progress, events) = (options.progress, events.clone());
             move || {
-                let mut llm = Llm::load_with(&files, &engine, progress())?;
+                let mut llm = Llm::load_with(&files, &adapters.options_of(&engine), progress())?;
+                adapters.attach(llm.adapters());
                 events.iter().for_each(|events| events.follow(&mut llm));
                 llm.device().notes.iter().for_each(|note| tracing::warn!("{note}"));
-                adapters.start(llm.adapters())?;
                 prefixes.iter().try_for_each(|prefix| llm.pin_prefix(prefix))?;
                 Ok(llm)
             }

@@ -109,7 +109,7 @@ impl SequenceGroup {
             first_token: self.first_token,
             ticket,
             beyond_share: false,
-            level: self.level,
+            level: if ticket.is_none() { self.params.priority } else { self.level },
         }
     }
 

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 
 use super::prefix::{Lookup, Prefixes, Start};
-use super::urgency::Promise;
 use crate::group::SequenceGroup;
 use crate::kv::{BlockPool, Counts, blocks_needed};
 
@@ -26,8 +25,6 @@ pub struct Budget {
     pub rows: usize,
     /// The number of sequences that have not got their token in this step yet. `None` if the step may not draft tokens.
     pub undecoded: Option<usize>,
-    /// New tokens that are kept for waiting groups.
-    pub promise: Promise,
 }
 
 /// Plans the tokens of each sequence of a group that does not decode: all pending tokens, as far as `left` allows.

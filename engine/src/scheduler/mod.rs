@@ -17,8 +17,8 @@
 //! visited, admitted and kept first. A group's level is its request's priority. A priority whose groups wait for more
 //! urgent ones gains a level in each [`priority_ageing`](SchedulerOptions::priority_ageing) steps, until one of its
 //! groups is admitted. That group keeps the level, and the groups of its priority that were admitted before get it too.
-//! So groups of one priority are served as if there were no others. A waiting group takes the blocks, rows and tokens of
-//! running groups whose level is above its priority. What it gained by waiting does not count for that.
+//! So groups of one priority are served as if there were no others. A waiting group takes the blocks and rows of running
+//! groups whose level is above its priority. What it gained by waiting does not count for that.
 //!
 //! A running group's adapter stays loaded, and a step has at most [`max_loras`](SchedulerOptions::max_loras) of them. A group
 //! whose adapter is one too many, or finds no memory, waits like a group that finds no blocks. It is not passed over
@@ -69,7 +69,6 @@ use self::parts::Parts;
 use self::prefix::Lookup;
 pub use self::prefix::Prefixes;
 use self::queue::WaitingQueue;
-use self::urgency::Promise;
 use crate::group::{RequestId, SequenceGroup};
 use crate::kv::{
     BlockPool, Counts, Place, PoolUsage, Prefix, SharedLog, Space, SwapTier, blocks_needed, distinct_blocks,
@@ -284,12 +283,12 @@ impl Scheduler {
         self.queue.tick(self.running.iter().map(|group| group.params.priority).min());
         self.lengthen();
         self.slide();
-        let promise = self.arrange(hold_new, step);
+        self.arrange(hold_new, step);
         self.all_sampled = false;
         let seqs = self.running.iter().map(SequenceGroup::width).sum();
         let rows = self.options.max_num_seqs.saturating_sub(seqs);
         let undecoded = self.undecoded();
-        let mut budget = Budget { tokens: self.options.max_batch_tokens, rows, undecoded, promise };
+        let mut budget = Budget { tokens: self.options.max_batch_tokens, rows, undecoded };
         let mut is_short = false;
         let mut at = 0;
         while at < self.running.len() {
@@ -309,7 +308,6 @@ impl Scheduler {
             }
         }
         if !is_short {
-            budget.promise = Promise::default();
             self.admit(hold_new, &mut budget, step);
         }
         self.all_sampled = step.sampled.len() == self.running.len();
@@ -323,9 +321,8 @@ impl Scheduler {
         }
         // Reserve budget for the later groups that decode.
         let decoding = self.running[at + 1..].iter().filter(|g| g.is_decoding());
-        let claimed: usize = decoding.map(|g| g.running.len()).sum();
+        let claimed = decoding.map(|g| g.running.len()).sum();
         let group = &self.running[at];
-        let claimed = claimed + budget.promise.above(group.level);
         let left = Budget { tokens: budget.tokens.saturating_sub(claimed), ..*budget };
         let plan = |lookup| plan_within(group, left, &self.prefixes, &self.pool, lookup);
         let is_alone = self.running.len() == 1 && self.pool.groups().len() > 1;

@@ -71,9 +71,12 @@ impl WaitingQueue {
         }
         let first = self.most_urgent_priority().min(running.unwrap_or(i64::MAX));
         let mut has_changed = std::mem::replace(&mut self.floor, first) != first;
-        for (_, age) in self.priorities.iter_mut().filter(|(priority, _)| **priority > first) {
-            age.steps += 1;
-            has_changed |= age.steps.is_multiple_of(self.ageing);
+        for (priority, age) in &mut self.priorities {
+            // More steps would count if a more urgent priority came later.
+            let most = priority.abs_diff(first).saturating_mul(self.ageing);
+            let before = age.steps;
+            age.steps = (before + 1).min(most);
+            has_changed |= age.steps != before && age.steps.is_multiple_of(self.ageing);
         }
         if has_changed {
             self.reorder_all();

@@ -9,7 +9,6 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::queue::WaitingQueue;
-use super::urgency::Promise;
 use super::{Scheduler, Step};
 use crate::group::{LineId, SequenceGroup};
 use crate::kv::{Counts, blocks_for};
@@ -131,22 +130,21 @@ impl Scheduler {
 
     /// Orders the running groups for a step. Groups come by level, and then by first admission. If others may need their
     /// resources, groups beyond their owner's share come last within their level. The last group is preempted first. If
-    /// owners without a running group find no room, groups beyond a share are preempted at once. Returns the tokens that
-    /// are promised to urgent groups.
-    pub(super) fn arrange(&mut self, hold_new: bool, step: &mut Step) -> Promise {
+    /// owners without a running group find no room, groups beyond a share are preempted at once.
+    pub(super) fn arrange(&mut self, hold_new: bool, step: &mut Step) {
         if self.is_disturbed {
             self.running.sort_by_key(SequenceGroup::order);
             self.is_disturbed = false;
         }
         self.rejoin();
-        let promise = self.make_way(hold_new, step);
+        self.make_way(hold_new, step);
         let is_tight = self.is_tight();
         if (self.queue.is_empty() && !is_tight) || !self.is_contended() {
-            return promise;
+            return;
         }
         let shares = self.shares();
         if !shares.is_anyone_beyond() {
-            return promise;
+            return;
         }
         let (wanted, level) = self.wanted_by_newcomers(hold_new, &shares);
         let is_room = self.has_room(&wanted);
@@ -156,7 +154,6 @@ impl Scheduler {
         if !is_room {
             self.make_room(&wanted, level, step);
         }
-        promise
     }
 
     /// The resources for owners without a running group that can start in this step: all that each owner's first group

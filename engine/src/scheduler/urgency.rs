@@ -1,4 +1,4 @@
-//! Urgent groups: running groups that are less urgent give up their rows, blocks and tokens for them.
+//! Urgent groups: running groups that are less urgent give up their rows and blocks for them.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,15 @@ use crate::group::{LineId, SequenceGroup};
 use crate::kv::{Counts, distinct_blocks};
 use crate::sequence::Sequence;
 
-/// Tokens of a step that are kept for waiting groups of a priority.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Promise {
-    priority: i64,
-    tokens: usize,
-}
-
-impl Promise {
-    /// The tokens that a running group of `level` leaves to waiting groups, if it is less urgent.
-    pub fn above(self, level: i64) -> usize {
-        if level > self.priority { self.tokens } else { 0 }
-    }
-}
-
 impl Scheduler {
     /// Preempts running groups for more urgent waiting groups, until these find the rows and blocks that they need to
     /// start. Also frees what groups need that are admitted before them. Preempts nothing for a group that would not find
-    /// enough even if all less urgent groups were preempted. Returns the tokens for the most urgent groups that can start.
-    pub(super) fn make_way(&mut self, hold_new: bool, step: &mut Step) -> Promise {
-        let mut promise = Promise { priority: self.queue.most_urgent_priority(), tokens: 0 };
+    /// enough even if all less urgent groups were preempted.
+    pub(super) fn make_way(&mut self, hold_new: bool, step: &mut Step) {
         if self.options.policy == SchedulingPolicy::Fcfs
-            || self.running.last().is_none_or(|last| last.level <= promise.priority)
+            || self.running.last().is_none_or(|last| last.level <= self.queue.most_urgent_priority())
         {
-            return Promise::default();
+            return;
         }
         let (mut taken, mut tokens, mut placed, shares) = (0, 0, Vec::new(), self.shares());
         for line in self.queue.lines().collect::<Vec<_>>() {
@@ -45,7 +30,6 @@ impl Scheduler {
             if self.give_way(taken + rows, &placed, step) {
                 taken += rows;
                 tokens += pending;
-                promise.tokens += if line.priority == promise.priority { pending } else { 0 };
             } else if self.is_newcomer(line, &shares) {
                 // No other group is admitted before it.
                 break;
@@ -53,7 +37,6 @@ impl Scheduler {
                 placed.pop();
             }
         }
-        promise
     }
 
     /// The rows that the first group of a line starts with. `None` if its owner has its share and others go first.

@@ -127,7 +127,7 @@ impl StoredTensor {
                 // apart.
                 let rows = tensor.shape().first().copied().unwrap_or(0);
                 let half = rows / heads.get() / 2;
-                if half * heads.get() * 2 != rows {
+                if rows == 0 || half * heads.get() * 2 != rows {
                     return Err(Error::weights(path, format!("tensor {name} has {rows} rows for {heads} heads")));
                 }
                 tensor.reordered(|row| {

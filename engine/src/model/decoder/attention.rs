@@ -6,7 +6,7 @@ use crate::adapter::Site;
 use crate::backend::{Attention, Backend, Change, HostLinear, HostQkv, QkNormRope, QkNorms, Rotation};
 use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, Rope};
 use crate::error::Result;
-use crate::model::layers::{Branch, Linear, Loader};
+use crate::model::layers::{Branch, Linear, Loader, ResidualLinear};
 use crate::tensor::HostTensor;
 
 /// The part of a layer that mixes tokens: attention over the heads' keys and values or over latent vectors, or a state.
@@ -206,21 +206,15 @@ impl<B: Backend> Loader<'_, B> {
         i: usize,
         [hidden, inputs]: [usize; 2],
     ) -> Result<Branch<B>> {
-        self.branch(decoder, i, &format!("layers.{i}.self_attn.o_proj"), [hidden, inputs], decoder.o_bias)
+        let host = self.host_linear(&format!("layers.{i}.self_attn.o_proj"), hidden, inputs, decoder.o_bias)?;
+        self.branch(decoder, i, host)
     }
 
-    /// Takes the projection `name` of layer `i` back to the stream.
-    pub(super) fn branch(
-        &mut self,
-        decoder: &DecoderConfig,
-        i: usize,
-        name: &str,
-        [hidden, inputs]: [usize; 2],
-        bias: bool,
-    ) -> Result<Branch<B>> {
-        let after = decoder.layer_norms.after_attention;
+    /// Makes the projection of layer `i` back to the stream.
+    pub(super) fn branch(&mut self, decoder: &DecoderConfig, i: usize, host: HostLinear) -> Result<Branch<B>> {
+        let (after, hidden) = (decoder.layer_norms.after_attention, host.weight.shape()[0]);
         Ok(Branch {
-            linear: self.residual(name, hidden, inputs, bias)?,
+            linear: ResidualLinear::new(self, host)?,
             norm: self.layer_part_norm(decoder, &format!("layers.{i}"), after, hidden)?,
             multiplier: decoder.residual_multiplier,
         })

@@ -47,8 +47,10 @@ impl<B: Backend> RecurrentLayer<B> {
             RecurrentKind::Mamba => l.mamba(&name, hidden, &part)?,
             RecurrentKind::Convolution => l.short_convolution(&name, hidden, &part)?,
         };
-        // In files with tiled heads, the rows are in another order than in adapters.
+        // In files with tiled heads, the rows and the inputs of the last projection are in another order than in adapters.
         let Projections { mixed, gate, steps } = if layer.tiled { projections.fixed() } else { projections };
+        let mut out = l.host_linear(&format!("{name}.out_proj"), hidden, layer.inner(), layer.bias)?;
+        out.origin.take_if(|_| layer.tiled);
         let state = l.recurrent_state(&name, &part, decoder.eps)?;
         Ok(RecurrentLayer {
             mixed: Linear::new(l, mixed)?,
@@ -56,7 +58,7 @@ impl<B: Backend> RecurrentLayer<B> {
             steps: steps.map(|steps| Linear::new(l, steps)).transpose()?,
             state: l.backend.recurrent_weight(state)?,
             width: part.own.inner(),
-            out: l.branch(decoder, i, &format!("{name}.out_proj"), [hidden, layer.inner()], layer.bias)?,
+            out: l.branch(decoder, i, out)?,
         })
     }
 
