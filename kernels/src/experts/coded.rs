@@ -65,7 +65,7 @@ pub unsafe fn grouped_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32
     let (first, end) = (of_expert + of_warp, of_expert + tiles_of(n, FRAGMENT_ROWS));
     let weight = CodedRows::<FORM, TOKENS> { codes, scales, first, end, steps, group_shift };
     // SAFETY: the list has the group's rows, by this kernel's contract.
-    let x_source = unsafe { GatherCopy::<TOKENS>::new(x, x_stride, k, group, uses) };
+    let x_source = unsafe { GatherCopy::<TOKENS>::new(x, x_stride, k, group, uses, thread::thread_idx_x()) };
     let copy = |place: u32, step: u32| {
         let place = ring_offset + place;
         // SAFETY: all warps have read this slot, or it was never written. The operands have their shapes by this
@@ -88,6 +88,6 @@ pub unsafe fn grouped_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32
         let staged = stage::<TOKENS>(ring, rows, &sums, put);
         let bias = if bias.is_null() { bias } else { bias.add(group.expert as usize * all_rows as usize) };
         let output = GroupOutput { out, stride: out_stride, bias, n, uses, slope, cubic, limit, shift };
-        output.store::<T>(staged, group, row_tile * rows);
+        output.store::<T>(staged, group, thread::thread_idx_x(), row_tile * rows);
     }
 }

@@ -76,7 +76,7 @@ pub const GROUP_THREADS: u32 = 128;
 pub const GROUP_ROWS: u32 = ROWS / 2;
 
 /// Warps that read tiles.
-const READERS: u32 = 2 * GROUP_THREADS / warp::WARP_SIZE;
+pub(crate) const READERS: u32 = 2 * GROUP_THREADS / warp::WARP_SIZE;
 
 /// Slots in the ring.
 pub const fn stages(columns: u32) -> u32 {
@@ -89,7 +89,7 @@ pub const fn depth(columns: u32) -> u32 {
 }
 
 /// Bytes of a ring slot. It contains both operands in tiles of [`DEPTH`] elements a row, `x` first.
-const fn stage_bytes(columns: u32) -> u32 {
+pub(crate) const fn stage_bytes(columns: u32) -> u32 {
     (ROWS + columns) * depth(columns) * 2
 }
 
@@ -104,15 +104,15 @@ const fn a_at(part: u32) -> u32 {
 }
 
 /// Returns the byte offset of part `part` of the weight in a ring slot.
-const fn b_at(columns: u32, part: u32) -> u32 {
+pub(crate) const fn b_at(columns: u32, part: u32) -> u32 {
     a_at(parts(columns)) + part * columns * ROW_BYTES
 }
 
 /// Columns that a warp group stores at a time when it does not use tensor copies.
-const SLAB: u32 = 64;
+pub(crate) const SLAB: u32 = 64;
 
 /// Bytes of a warp group's staging memory, which holds one slab of sums.
-const SLAB_BYTES: u32 = GROUP_ROWS * SLAB * 4;
+pub(crate) const SLAB_BYTES: u32 = GROUP_ROWS * SLAB * 4;
 
 const _: () = assert!(SLAB_BYTES == PASS_BYTES && PASS == 2 * SLAB);
 
@@ -122,7 +122,7 @@ const BEFORE_BYTES: u32 = 2 * PASS_BYTES;
 const _: () = assert!(BEFORE_BYTES <= stage_bytes(128) && BEFORE_BYTES <= stage_bytes(256));
 
 /// Alignment of tiles in bytes, which the swizzle pattern of tensor copies needs.
-const ALIGNMENT: u32 = 1024;
+pub(crate) const ALIGNMENT: u32 = 1024;
 
 /// Dynamic shared memory, in bytes: alignment padding, the ring, the sums of both groups, the barriers and the flags.
 pub const fn shared_bytes(columns: u32) -> u32 {
@@ -290,7 +290,11 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                     tile += stride;
                     continue;
                 }
-                store_slabs::<T, COLUMNS>(&sums, staged, output, [row, column], [warp, lane, in_group], sync);
+                // Hidden, since the compiler would compute this path's addresses before all tiles, even for outputs that
+                // take the other path.
+                let [warp, lane, in_group] = [warp, lane, in_group].map(hidden);
+                let store = |column: u32| output.store::<T, GROUP_THREADS, 4>(staged, in_group, row, column);
+                store_slabs::<COLUMNS>(&sums, staged, [column, n], [warp, lane], sync, store);
             }
         }
         tile += stride;
@@ -298,27 +302,24 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     tiled.finish();
 }
 
-/// Stores a warp group's sums of tokens from `row` on and weight rows from `column` on, one slab of columns at a time.
-/// `thread` is the calling thread's warp, lane and number in the group.
+/// Stages a warp group's sums of weight rows from `column` to `end`, one slab of columns at a time, and calls `store`
+/// with the first row of each.
 ///
 /// # Safety
 /// All threads of the group call this together, `sync` is their barrier, and no other thread uses the staging memory.
 #[inline(always)]
-unsafe fn store_slabs<T: Element, const COLUMNS: u32>(
+pub(crate) unsafe fn store_slabs<const COLUMNS: u32>(
     sums: &[[f32; 4]; 32],
     staged: Staged,
-    output: ProductOutput,
-    [row, column]: [u32; 2],
-    thread: [u32; 3],
+    [column, end]: [u32; 2],
+    [warp, lane]: [u32; 2],
     sync: impl Fn(),
+    store: impl Fn(u32),
 ) {
-    // Hidden, since the compiler would compute this path's addresses before all tiles, even for outputs that take the
-    // other path.
-    let [warp, lane, in_group] = thread.map(hidden);
     // Hidden, since the compiler would unroll the loop.
     let slabs = hidden(COLUMNS / SLAB);
     let mut slab = 0;
-    while slab < slabs && column + slab * SLAB < output.n {
+    while slab < slabs && column + slab * SLAB < end {
         // After this barrier all threads have read the previous slab.
         sync();
         let token = warp % 4 * 16 + lane / 4;
@@ -335,9 +336,9 @@ unsafe fn store_slabs<T: Element, const COLUMNS: u32>(
                     });
                 }
             });
-            sync();
-            output.store::<T, GROUP_THREADS, 4>(staged, in_group, row, column + slab * SLAB);
         }
+        sync();
+        store(column + slab * SLAB);
         slab += 1;
     }
 }
