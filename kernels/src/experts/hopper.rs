@@ -154,7 +154,8 @@ pub unsafe fn grouped_hopper<T: Element>(
             if !warp::warp_vote_any(FULL_MASK, own.count != 0) {
                 while step <= steps {
                     ring.read(&mut at, || ());
-                    step += 1;
+                    // Hidden, since the compiler would unroll the loop.
+                    step = hidden(step + 1);
                 }
                 tile += thread::grid_dim_x();
                 continue;

@@ -27,10 +27,10 @@ pub fn all(target: &str) -> Vec<Case> {
     all.extend(undivided_products(target));
     // A single tile along the summed index, for the same reason as in `undivided_products`.
     all.extend(cases::experts::projections([20, 2, 6], [80, DEPTH]));
-    // Two tiles of rows and two of the weight in a block, one of them with rows for both warp groups. The ring goes round
-    // more than twice in each.
+    // A block has two tiles of rows, of which the second has none for the second warp group, and two tiles of the weight.
+    // The ring goes round more than twice in each.
     let ring = (2 * experts::STAGES + 1) * DEPTH;
-    all.extend(cases::experts::hopper_projections([70, 1, 2], [experts::COLUMNS + 16, ring], 1, target));
+    all.extend(cases::experts::hopper_projections([150, 1, 1], [experts::COLUMNS + 16, ring], 1, target));
     all.extend(normed_products(target));
     all.extend(long_coded_contexts());
     all.extend(long_prompts(target));
