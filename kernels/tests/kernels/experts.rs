@@ -1,10 +1,11 @@
 //! Experts: `route`, `group_by_expert`, `grouped_product`, `grouped_hopper`, `grouped_quantised`, `combine_experts`.
 
-use kernels::experts::hopper;
+mod on_hopper;
+
 use kernels::experts::plan::{ExpertsPlan, GroupedProduct, Groups, Router, Unit};
 use kernels::experts::product::TOKENS;
 use kernels::gemm::quantised::layout::CodeForm;
-use workbench::cases::experts::{CLAMPED, combined, grouped_router, groups, hopper_plan, routing, softmax};
+use workbench::cases::experts::{CLAMPED, combined, grouped_router, groups, routing, softmax};
 use workbench::experts::{GroupedProblem, Pattern, RoutingProblem};
 use workbench::number::Type;
 use workbench::product::Data;
@@ -117,27 +118,6 @@ fn ragged_groups() {
     }
 }
 
-/// Both warp groups or one of them, several tiles of rows and of the weight in a block, experts without tokens, all
-/// tokens with one expert, experts of another worker, and every unit.
-#[test]
-fn ragged_groups_on_hopper() {
-    let mut gpu = Gpu::new("sm_90a");
-    let units = [Unit::Plain, Unit::Silu, CLAMPED, Unit::GeluTanh];
-    let patterns = [Pattern::Random, Pattern::Same, Pattern::Turns];
-    for (i, (tokens, top_k, experts, first)) in
-        [(1, 1, 1, 0), (3, 2, 8, 0), (hopper::TOKENS + 3, 1, 3, 0), (70, 2, 4, 2), (200, 1, 2, 0)]
-            .into_iter()
-            .enumerate()
-    {
-        for (unit, shape) in units.into_iter().zip([[40, 328], [272, 8], [16, 200], [96, 64]]) {
-            let plan = hopper_plan(ExpertsPlan::new(tokens, top_k, experts, first..experts), 3);
-            let data = Data { gaps: (8, 1), bias: unit != Unit::Silu, ..Data::new(Type::ALL[i % 2], i as u64) };
-            gpu.seed(i as u64);
-            check(product(plan, shape, unit, None), patterns[i % 3], data, &mut gpu);
-        }
-    }
-}
-
 #[test]
 fn ragged_groups_with_codes() {
     for (i, tile) in TOKENS.into_iter().enumerate() {
@@ -170,22 +150,6 @@ fn results_do_not_depend_on_other_tokens() {
             let some = run(tokens, tile, seed);
             assert_eq!(some, all[..some.len()], "{tokens} tokens, tiles of {tile}");
         }
-    }
-}
-
-/// A token's result on Hopper is the same to the bit with few tokens and with many, in any order of warps and blocks.
-#[test]
-fn results_on_hopper_do_not_depend_on_other_tokens() {
-    let mut gpu = Gpu::new("sm_90a");
-    let mut run = |tokens: u32, blocks: u32, seed: u64| {
-        let plan = hopper_plan(ExpertsPlan::new(tokens, 2, 3, 0..3), blocks);
-        gpu.seed(seed);
-        check(product(plan, [272, 320], CLAMPED, None), Pattern::Random, Data::new(Type::F16, 5), &mut gpu)
-    };
-    let all = run(200, 3, 0);
-    for (tokens, blocks, seed) in [(1, 132, 0), (7, 1, 0), (90, 2, 1), (200, 132, 3)] {
-        let some = run(tokens, blocks, seed);
-        assert_eq!(some, all[..some.len()], "{tokens} tokens in {blocks} blocks");
     }
 }
 
