@@ -88,6 +88,6 @@ pub unsafe fn grouped_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32
         let staged = stage::<TOKENS>(ring, rows, &sums, put);
         let bias = if bias.is_null() { bias } else { bias.add(group.expert as usize * all_rows as usize) };
         let output = GroupOutput { out, stride: out_stride, bias, n, uses, slope, cubic, limit, shift };
-        output.store::<T>(staged, group, thread::thread_idx_x(), row_tile * rows);
+        output.store::<T>(staged, group, row_tile * rows);
     }
 }

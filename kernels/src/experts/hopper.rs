@@ -29,6 +29,8 @@
 //!    multiplies in turn.
 //! 2. (here) A warp group fetches, and no fragments are loaded. `docs/benchmarks` has the counts.
 
+mod output;
+
 use cuda_std::prelude::*;
 use cuda_std::ptx::tensor::{self, CuTensorMap};
 use cuda_std::ptx::{control, cp_async, fence, mbarrier, wgmma};
@@ -39,13 +41,13 @@ use cuda_std::warp::FULL_MASK;
 
 use super::product::{GatherCopy, Group, GroupOutput};
 use crate::element::{Bf16, Element, F16};
-use crate::gemm::epilogue::Staged;
+use crate::gemm::hopper::output::PASS_BYTES;
 use crate::gemm::hopper::ring::{Ring, RingPlace, barrier_bytes};
-use crate::gemm::hopper::{
-    ALIGNMENT, GROUP_ROWS, GROUP_THREADS, READERS, ROWS, SLAB, SLAB_BYTES, b_at, stage_bytes, stages, store_slabs,
-};
+use crate::gemm::hopper::{ALIGNMENT, GROUP_ROWS, GROUP_THREADS, READERS, ROWS, b_at, stage_bytes, stages};
 use crate::gemm::operand::{DEPTH, ROW_BYTES};
 use crate::gemm::split::tiles as tiles_of;
+
+use output::RowOutput;
 
 pub use crate::gemm::hopper::THREADS;
 
@@ -68,14 +70,15 @@ const WEIGHT_AT: u32 = b_at(COLUMNS, 0);
 /// more while the fetching group waits for a free one.
 const ON_THE_WAY: u32 = STAGES - 2;
 
-/// Dynamic shared memory, in bytes: alignment padding, the ring, the sums of both groups, and the barriers.
-pub const SHARED_BYTES: u32 = ALIGNMENT + STAGES * STAGE_BYTES + 2 * SLAB_BYTES + barrier_bytes(STAGES);
+/// Dynamic shared memory, in bytes: alignment padding, the ring, the output's tiles of both groups, and the
+/// barriers.
+pub const SHARED_BYTES: u32 = ALIGNMENT + STAGES * STAGE_BYTES + 2 * PASS_BYTES + barrier_bytes(STAGES);
 
 /// Multiplies sorted rows of activations with the weights of their experts.
 ///
 /// `weight` is the tensor `[experts][n][k]` in tiles of 1 by [`COLUMNS`] by [`DEPTH`]. `tiles` has `most` tiles of up
 /// to [`TOKENS`] slots, and tiles without slots are last.
-/// [`grouped_product()`](super::product::grouped_product()) explains the other arguments.
+/// [`grouped_product()`](super::product::grouped_product()) explains the other arguments. `out_stride` is a multiple of 8.
 ///
 /// # Safety
 /// As for [`grouped_product()`](super::product::grouped_product()).
@@ -102,8 +105,8 @@ pub unsafe fn grouped_hopper<T: Element>(
     let memory: *mut u8 = dynamic_shared_mem();
     let memory = memory.wrapping_add((shared_offset(memory).wrapping_neg() % ALIGNMENT) as usize);
     let start = shared_offset(memory);
-    let slabs_at = STAGES * STAGE_BYTES;
-    let ring = Ring { tiles: start, barriers: start + slabs_at + 2 * SLAB_BYTES, stages: STAGES };
+    let tiles_at = STAGES * STAGE_BYTES;
+    let ring = Ring { tiles: start, barriers: start + tiles_at + 2 * PASS_BYTES, stages: STAGES };
     // The shuffle tells ptxas that all lanes have the same number.
     // SAFETY: all lanes of the warp are here together.
     let warp = unsafe { warp::warp_shuffle_idx(FULL_MASK, warp::warp_id(), 0, warp::WARP_SIZE) };
@@ -132,19 +135,13 @@ pub unsafe fn grouped_hopper<T: Element>(
         // SAFETY: each group has its own barrier, and all of its threads reach it.
         unsafe { thread::sync_named(1 + group, GROUP_THREADS) };
     };
-    let staged = Staged {
-        sums: memory.wrapping_add((slabs_at + group * SLAB_BYTES) as usize).cast(),
-        rows: GROUP_ROWS,
-        columns: SLAB,
-        pitch: SLAB,
-        is_permuted: true,
-    };
+    let rows_memory = memory.wrapping_add((tiles_at + group * PASS_BYTES) as usize);
     // Descriptors of the factors in the first slot. Descriptors count in 16 bytes, so other slots add distance / 16.
     let [a, b] = [start + group * (GROUP_ROWS * ROW_BYTES), start + WEIGHT_AT].map(wgmma::row_descriptor);
     let factors = |at: RingPlace| [a, b].map(|first| [first + at.stage * (STAGE_BYTES / 16), 0]);
     let (mut at, mut tile, steps) = (RingPlace::default(), thread::block_idx_x(), tiles_of(k, DEPTH));
     // SAFETY: all threads of the group are here, and every branch depends on values that they share. A tile stays in
-    // its slot while the products are computed. The group alone uses its staging memory. The output is the group's, by
+    // its slot while the products are computed. The group alone uses its memory for rows. The output is the group's, by
     // this kernel's contract.
     unsafe {
         while let Some((rows, row_tile)) = list.at(tile) {
@@ -170,8 +167,7 @@ pub unsafe fn grouped_hopper<T: Element>(
             let column = hidden(row_tile) * COLUMNS;
             let bias = if bias.is_null() { bias } else { bias.add(own.expert as usize * all_rows as usize) };
             let output = GroupOutput { out, stride: out_stride, bias, n, uses, slope, cubic, limit, shift };
-            let store = |column: u32| output.store::<T>(staged, own, in_group, column);
-            store_slabs::<COLUMNS>(&sums, staged, [column, n], [warp, warp::lane_id()], sync, store);
+            RowOutput { output, memory: rows_memory, thread: in_group }.store::<T>(&mut sums, own, column, sync);
             tile += thread::grid_dim_x();
         }
     }

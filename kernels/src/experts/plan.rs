@@ -171,7 +171,7 @@ pub struct GroupedOperands {
     pub bias: DevicePtr<u16>,
     /// Rows of [`columns`](GroupedProduct::columns) elements, aligned to 16 bytes.
     pub out: DevicePtrMut<u16>,
-    /// Elements between rows of `out`, a multiple of 4.
+    /// Elements between rows of `out`, a multiple of 4, or of 8 for Hopper's kernel.
     pub out_stride: u32,
     /// The result of [`group_by_expert()`].
     pub order: DevicePtr<u32>,
@@ -245,6 +245,7 @@ impl GroupedProduct {
         let (form, group) = self.coded.unwrap_or((CodeForm::Int4, 1));
         let PackedOperand { codes, scales, factor } = match weight {
             GroupedWeight::Half(weight) if self.plan.is_for_hopper() => {
+                debug_assert!(out_stride.is_multiple_of(8));
                 let (weight, most) = (self.tensor(weight), self.plan.tiles());
                 #[rustfmt::skip]
                 let args = grouped_hopper {

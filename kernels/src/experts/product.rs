@@ -114,7 +114,7 @@ pub unsafe fn grouped_product<T: Element, const TOKENS: u32>(
         let staged = stage::<TOKENS>(ring, rows, &sums, put);
         let bias = if bias.is_null() { bias } else { bias.add(group.expert as usize * all_rows as usize) };
         let output = GroupOutput { out, stride: out_stride, bias, n, uses, slope, cubic, limit, shift };
-        output.store::<T>(staged, group, thread::thread_idx_x(), row);
+        output.store::<T>(staged, group, row);
     }
 }
 
@@ -255,14 +255,30 @@ pub(super) struct GroupOutput {
 }
 
 impl GroupOutput {
+    /// Returns whether rows of the weight are gates and ups.
+    #[inline(always)]
+    pub fn is_gated(&self) -> bool {
+        self.slope != 0.0
+    }
+
+    /// Returns the row of the output for row `row` of a group.
+    ///
+    /// # Safety
+    /// The row is below the group's `count`.
+    #[inline(always)]
+    pub unsafe fn row(&self, group: Group, row: u32) -> u32 {
+        // SAFETY: the contract is the same.
+        if self.uses == 0 { unsafe { group.slot(row) } } else { group.first + row }
+    }
+
     /// Stores a tile of sums. The first one belongs to the group's first row, and to row `column` of the weight.
     ///
     /// # Safety
-    /// [`THREADS`] threads call this together, `thread` is this thread's number, and all their writes to the tile are
-    /// visible. The output is as declared.
+    /// All threads of the block call this together, and all their writes to the tile are visible. The output is as
+    /// declared.
     #[inline(always)]
-    pub unsafe fn store<T: Element>(&self, staged: Staged, group: Group, thread: u32, column: u32) {
-        let is_gated = self.slope != 0.0;
+    pub unsafe fn store<T: Element>(&self, staged: Staged, group: Group, column: u32) {
+        let (thread, is_gated) = (thread::thread_idx_x(), self.is_gated());
         // Base-2 logarithm of the four-column groups that the tile has in the output.
         let shift = (staged.columns / 4).trailing_zeros() - u32::from(is_gated);
         let four = thread & ((1 << shift) - 1);
@@ -285,7 +301,7 @@ impl GroupOutput {
                     let ups = add(up_bias, load(from + GATED_ROWS));
                     unroll!(i in [0 1 2 3] { values[i] = self.combined(values[i], ups[i]) });
                 }
-                let row = if self.uses == 0 { group.slot(at) } else { group.first + at };
+                let row = self.row(group, at);
                 let [a, b, c, d] = values;
                 let pairs = [T::Pair::from_f32([a, b]).to_bits(), T::Pair::from_f32([c, d]).to_bits()];
                 *self.out.add(row as usize * self.stride as usize + to as usize).cast() = HalfVector(pairs);
@@ -309,7 +325,7 @@ impl GroupOutput {
 
     /// Combines a gate and an up.
     #[inline(always)]
-    fn combined(&self, gate: f32, up: f32) -> f32 {
+    pub fn combined(&self, gate: f32, up: f32) -> f32 {
         // Not `min` and `clamp`, which would turn some NaN into numbers.
         let gate = if gate > self.limit { self.limit } else { gate };
         let up = if up > self.limit { self.limit } else { up };

@@ -38,7 +38,7 @@
 
 pub mod decode;
 mod fetch;
-mod output;
+pub(crate) mod output;
 mod pair;
 pub(crate) mod ring;
 mod token_products;
@@ -109,10 +109,10 @@ pub(crate) const fn b_at(columns: u32, part: u32) -> u32 {
 }
 
 /// Columns that a warp group stores at a time when it does not use tensor copies.
-pub(crate) const SLAB: u32 = 64;
+const SLAB: u32 = 64;
 
 /// Bytes of a warp group's staging memory, which holds one slab of sums.
-pub(crate) const SLAB_BYTES: u32 = GROUP_ROWS * SLAB * 4;
+const SLAB_BYTES: u32 = GROUP_ROWS * SLAB * 4;
 
 const _: () = assert!(SLAB_BYTES == PASS_BYTES && PASS == 2 * SLAB);
 
@@ -290,11 +290,7 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                     tile += stride;
                     continue;
                 }
-                // Hidden, since the compiler would compute this path's addresses before all tiles, even for outputs that
-                // take the other path.
-                let [warp, lane, in_group] = [warp, lane, in_group].map(hidden);
-                let store = |column: u32| output.store::<T, GROUP_THREADS, 4>(staged, in_group, row, column);
-                store_slabs::<COLUMNS>(&sums, staged, [column, n], [warp, lane], sync, store);
+                store_slabs::<T, COLUMNS>(&sums, staged, output, [row, column], [warp, lane, in_group], sync);
             }
         }
         tile += stride;
@@ -302,24 +298,27 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     tiled.finish();
 }
 
-/// Stages a warp group's sums of weight rows from `column` to `end`, one slab of columns at a time, and calls `store`
-/// with the first row of each.
+/// Stores a warp group's sums of tokens from `row` on and weight rows from `column` on, one slab of columns at a time.
+/// `thread` is the calling thread's warp, lane and number in the group.
 ///
 /// # Safety
 /// All threads of the group call this together, `sync` is their barrier, and no other thread uses the staging memory.
 #[inline(always)]
-pub(crate) unsafe fn store_slabs<const COLUMNS: u32>(
+unsafe fn store_slabs<T: Element, const COLUMNS: u32>(
     sums: &[[f32; 4]; 32],
     staged: Staged,
-    [column, end]: [u32; 2],
-    [warp, lane]: [u32; 2],
+    output: ProductOutput,
+    [row, column]: [u32; 2],
+    thread: [u32; 3],
     sync: impl Fn(),
-    store: impl Fn(u32),
 ) {
+    // Hidden, since the compiler would compute this path's addresses before all tiles, even for outputs that take the
+    // other path.
+    let [warp, lane, in_group] = thread.map(hidden);
     // Hidden, since the compiler would unroll the loop.
     let slabs = hidden(COLUMNS / SLAB);
     let mut slab = 0;
-    while slab < slabs && column + slab * SLAB < end {
+    while slab < slabs && column + slab * SLAB < output.n {
         // After this barrier all threads have read the previous slab.
         sync();
         let token = warp % 4 * 16 + lane / 4;
@@ -336,9 +335,9 @@ pub(crate) unsafe fn store_slabs<const COLUMNS: u32>(
                     });
                 }
             });
+            sync();
+            output.store::<T, GROUP_THREADS, 4>(staged, in_group, row, column + slab * SLAB);
         }
-        sync();
-        store(column + slab * SLAB);
         slab += 1;
     }
 }

@@ -150,8 +150,10 @@ pub fn projection(product: GroupedProduct, pattern: Pattern, ty: Type) -> Case {
         floor: product.floor(count),
         prepare: Box::new(move |gpu| {
             let chosen = pattern.chosen(tokens, top_k, first + count, 7);
+            // Rows of the output on Hopper are whole vectors.
+            let gap = if product.plan.is_for_hopper() { 2 } else { 1 };
             // With many tokens, the reference is computed for only a few of them.
-            let data = Data { every: product.plan.slots().div_ceil(64), gaps: (8, 1), ..Data::new(ty, 1) };
+            let data = Data { every: product.plan.slots().div_ceil(64), gaps: (8, gap), ..Data::new(ty, 1) };
             let problem = Rc::new(GroupedProblem::new(product, chosen, data));
             let placed = problem.place(gpu)?;
             Ok(Prepared {
