@@ -53,7 +53,7 @@ pub fn projections([tokens, top_k, experts]: [u32; 3], [n, k]: [u32; 2]) -> impl
     })
 }
 
-/// Gated projections with Hopper's kernel, if the target has it, in at most `blocks` blocks.
+/// Gated and plain projections with Hopper's kernel, if the target has it, in at most `blocks` blocks.
 pub fn hopper_projections(
     [tokens, top_k, experts]: [u32; 3],
     [n, k]: [u32; 2],
@@ -62,8 +62,11 @@ pub fn hopper_projections(
 ) -> impl Iterator<Item = Case> {
     let plan = hopper_plan(ExpertsPlan::new(tokens, top_k, experts, 0..experts), blocks);
     let types = if target == "sm_90a" { &Type::ALL[..] } else { &[] };
-    let product = GroupedProduct { plan, n, k, unit: Unit::Silu, coded: None };
-    types.iter().map(move |&ty| projection(product, Pattern::Random, ty))
+    // Both ways to store sums.
+    types.iter().flat_map(move |&ty| {
+        [Unit::Silu, Unit::Plain]
+            .map(|unit| projection(GroupedProduct { plan, n, k, unit, coded: None }, Pattern::Random, ty))
+    })
 }
 
 /// Returns the plan with Hopper's kernel in at most `blocks` blocks.
