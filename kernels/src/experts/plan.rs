@@ -53,7 +53,7 @@ impl ExpertsPlan {
     /// Returns the plan with Hopper's kernel if the GPU has it and the layer's `experts` experts have many slots on
     /// average: half of [`GpuLimits::hopper_from`]. Weights must have 16-bit elements.
     ///
-    /// A tile then has at least a quarter of its rows, which is about where it takes as long as a tile of `mma.sync`.
+    /// A tile then has at least a quarter of its rows. With fewer, we expect `mma.sync` to be as fast.
     /// Reading the weights still takes longer.
     pub const fn on_hopper(self, experts: u32, gpu: GpuLimits) -> Self {
         match gpu.hopper_from {

@@ -190,7 +190,7 @@ impl<const TOKENS: u32> GatherCopy<TOKENS> {
     /// Distance between the rows that a thread copies.
     const STRIDE: u32 = THREADS / 8;
 
-    /// Prepares copies of the rows of a group by [`THREADS`] threads, of which this is number `thread`. See
+    /// Prepares copies of the rows of a group for thread `thread` of [`THREADS`]. See
     /// [`grouped_product()`] for `uses`.
     ///
     /// # Safety
