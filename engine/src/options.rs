@@ -99,8 +99,8 @@ pub struct Options {
     pub gpu_memory_utilization: f32,
     /// The attention kernels that a GPU uses. With the paper's kernels, no CUDA graphs are recorded.
     pub attention: AttentionKernels,
-    /// On a Hopper GPU, projections of at least this many tokens use the Hopper kernel. `None` means the fastest
-    /// choice. For tests and measurements.
+    /// On a Hopper GPU, projections of at least this many tokens use the Hopper kernel. So do 16-bit experts that have half
+    /// as many tokens on average. `None` means the fastest choice. For tests and measurements.
     pub hopper_from: Option<u32>,
     /// On a Hopper GPU, projections of at least this many and at most 64 tokens use Hopper's decode kernel. `None`
     /// means the fastest choice. For tests and measurements.

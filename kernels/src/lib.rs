@@ -10,7 +10,7 @@
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
 //! | [`communicator`] | `all_reduce`, `gather_logits` |
 //! | [`embedding`] | `gather_rows`, `embed`, `embed_part`, `add_positions` |
-//! | [`experts`] | `route`, `group_by_expert`, `grouped_product`, `grouped_quantised`, `combine_experts` |
+//! | [`experts`] | `route`, `group_by_expert`, `grouped_product`, `grouped_hopper`, `grouped_quantised`, `combine_experts` |
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv`, `gemm_hopper`, `gemm_hopper_decode`, `gemm_quantised` |
 //! | [`latent`] | `join_latents`, `multiply_heads` |
 //! | [`norm`] | `layer_norm`, `rms_norm`, `rms_norm_part`, `rms_norm_gated`, `row_squares`, `rms_norm_divided` |

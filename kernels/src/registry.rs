@@ -3,7 +3,9 @@
 use cuda_std::launch::{Descriptor, Family, Kernel};
 
 use crate::attention::{decode, paper, prefill};
-use crate::experts::{coded::grouped_quantised, combine::combine_experts, group, product::grouped_product, route};
+use crate::experts::{
+    coded::grouped_quantised, combine::combine_experts, group, hopper::grouped_hopper, product::grouped_product, route,
+};
 use crate::gemm::{
     decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
     quantised::gemm_quantised,
@@ -65,6 +67,7 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<embedding::add_positions>())
         .chain(instances::<combine_experts>())
         .chain(instances::<grouped_product>())
+        .chain(instances::<grouped_hopper>())
         .chain(instances::<grouped_quantised>())
         .chain(instances::<norm::layer_norm>())
         .chain(instances::<norm::rms_norm>())

@@ -65,7 +65,7 @@ pub unsafe fn grouped_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32
     let (first, end) = (of_expert + of_warp, of_expert + tiles_of(n, FRAGMENT_ROWS));
     let weight = CodedRows::<FORM, TOKENS> { codes, scales, first, end, steps, group_shift };
     // SAFETY: the list has the group's rows, by this kernel's contract.
-    let x_source = unsafe { GatherCopy::<TOKENS>::new(x, x_stride, k, group, uses) };
+    let x_source = unsafe { GatherCopy::<TOKENS>::new(x, x_stride, k, group, uses, thread::thread_idx_x()) };
     let copy = |place: u32, step: u32| {
         let place = ring_offset + place;
         // SAFETY: all warps have read this slot, or it was never written. The operands have their shapes by this

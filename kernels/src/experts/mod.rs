@@ -5,6 +5,7 @@
 //! | [`route`] | [`route`](route::route()) | the experts of each token, and their factors |
 //! | [`group`] | [`group_by_expert`](group::group_by_expert()) | the tokens of each expert, in tiles |
 //! | [`product`] | [`grouped_product`](product::grouped_product()) | a projection of all experts, in one launch |
+//! | [`hopper`] | [`grouped_hopper`](hopper::grouped_hopper()) | the same for many tokens on Hopper |
 //! | [`coded`] | [`grouped_quantised`](coded::grouped_quantised()) | the same with quantised weights |
 //! | [`combine`] | [`combine_experts`](combine::combine_experts()) | the weighted sum of a token's results |
 //!
@@ -16,14 +17,19 @@
 //! A worker may have only some of the experts. It then ignores the slots of other experts.
 //!
 //! All launches have shapes that depend only on the number of tokens. CUDA graphs can therefore record them. A token's
-//! result does not depend on other tokens: all sums have a fixed order, whichever tile a token is in.
+//! result does not depend on other tokens: all sums have a fixed order, whichever tile a token is in. But on Hopper a
+//! step with many tokens uses another kernel, whose sums may be rounded differently.
 //!
 //! [`plan`] has the shapes of launches.
 
 pub mod coded;
 pub mod combine;
 pub mod group;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+pub mod hopper;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod plan;
 pub mod product;
 pub mod route;
+#[cfg(not(target_arch = "nvptx64"))]
+mod router;

@@ -1,141 +1,25 @@
 //! How the experts of a layer are launched.
 
-use core::fmt;
 use core::ops::Range;
 
-use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
+use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape, TensorTile, TileDimension};
+use cuda_std::ptx::pattern::TilePattern;
 use cuda_std::vector::Vector;
 
 use super::coded::grouped_quantised;
 use super::group::{self, group_by_expert};
+use super::hopper::{self, grouped_hopper};
 use super::product::{self, ROW_MULTIPLE, grouped_product};
-use super::route::{GATED, MOST, RENORMALISED, SHARED, SIGMOID, THREADS, WARPS, route};
 use crate::element::ElementType;
 use crate::floor::Floor;
 use crate::gemm::activation::Activation;
+use crate::gemm::operand;
+use crate::gemm::plan::GpuLimits;
 use crate::gemm::quantised::layout::{CodeForm, PackedShape};
 use crate::gemm::quantised::{self, plan::PackedOperand};
 use crate::with_element;
 
-/// How tokens choose experts.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Router {
-    /// Experts of the layer, without a shared one.
-    pub experts: u32,
-    /// Experts that a token uses, without a shared one.
-    pub top_k: u32,
-    /// Whether scores are logistic functions of logits instead of their softmax.
-    pub is_sigmoid: bool,
-    /// Whether the scores of the chosen experts are divided by their sum.
-    pub is_renormalised: bool,
-    /// Factor on all scores.
-    pub scale: f32,
-    /// With `Some`, tokens choose groups of experts first.
-    pub groups: Option<Groups>,
-    /// With `Some`, every token uses a shared expert, and the value says whether it has a gate.
-    pub shared: Option<bool>,
-}
-
-/// Groups of consecutive experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Groups {
-    /// Groups, which divide the number of experts.
-    pub count: u32,
-    /// Groups that a token uses.
-    pub top_k: u32,
-    /// Experts whose scores are added up for the score of a group.
-    pub best: u32,
-}
-
-/// Device addresses of a router's arrays.
-#[derive(Clone, Copy, Debug)]
-pub struct RouterOperands {
-    /// `[tokens]`, rows `stride` numbers apart. If the shared expert has a gate, its logit follows the experts' logits.
-    pub logits: DevicePtr<f32>,
-    /// Numbers between rows of logits.
-    pub stride: u32,
-    /// `[tokens]`: tokens with a negative number are padding, which uses no experts. Null without padding.
-    pub kv_slots: DevicePtr<i32>,
-    /// `[experts]`: added to scores for the choice, or null.
-    pub correction: DevicePtr<f32>,
-    /// `[experts]`: factors on the scores of chosen experts, or null.
-    pub scale: DevicePtr<f32>,
-    /// `[tokens][top_k]`
-    pub chosen: DevicePtrMut<u32>,
-    /// `[tokens][uses]`
-    pub factors: DevicePtrMut<f32>,
-}
-
-/// More experts for each token, or more groups of experts, than a warp has lanes. Has the number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnsupportedRouter(u32);
-
-impl fmt::Display for UnsupportedRouter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a router with {} experts for each token or groups of experts, but at most {MOST}", self.0)
-    }
-}
-
-impl core::error::Error for UnsupportedRouter {}
-
-impl Router {
-    /// Refuses a router that has no kernel.
-    ///
-    /// # Errors
-    /// [`UnsupportedRouter`], which says why.
-    pub const fn check(self) -> Result<(), UnsupportedRouter> {
-        if self.top_k > MOST {
-            return Err(UnsupportedRouter(self.top_k));
-        }
-        match self.groups {
-            Some(groups) if groups.count > MOST => Err(UnsupportedRouter(groups.count)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Factors of a token: one for each of its experts, and one for a shared expert.
-    pub const fn uses(self) -> u32 {
-        self.top_k + self.shared.is_some() as u32
-    }
-
-    /// The shape of [`route()`]'s launch.
-    pub const fn shape(self, tokens: u32) -> LaunchShape {
-        LaunchShape::linear(tokens.div_ceil(WARPS), THREADS)
-    }
-
-    /// Returns the kernel with its arguments.
-    pub fn call(self, tokens: u32, operands: RouterOperands) -> KernelCall {
-        let RouterOperands { logits, stride, kv_slots, correction, scale: expert_scale, chosen, factors } = operands;
-        let Router { experts, top_k, scale, groups, .. } = self;
-        let groups = groups.unwrap_or(Groups { count: 1, top_k: 1, best: 1 });
-        let bits = [
-            (self.is_sigmoid, SIGMOID),
-            (self.is_renormalised, RENORMALISED),
-            (self.shared.is_some(), SHARED),
-            (self.shared == Some(true), GATED),
-        ];
-        let flags = bits.into_iter().fold(0, |flags, (is_set, bit)| flags | if is_set { bit } else { 0 });
-        let (groups, top_groups, best) = (groups.count, groups.top_k, groups.best);
-        route {
-            logits,
-            kv_slots,
-            correction,
-            expert_scale,
-            chosen,
-            factors,
-            stride,
-            tokens,
-            experts,
-            top_k,
-            groups,
-            top_groups,
-            best,
-            scale,
-            flags,
-        }
-        .into()
-    }
-}
+pub use super::router::{Groups, Router, RouterOperands, UnsupportedRouter};
 
 /// The slots of a step, and the experts that this worker has. A plan depends only on shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,8 +32,11 @@ pub struct ExpertsPlan {
     pub first: u32,
     /// The number of the worker's experts.
     pub count: u32,
-    /// Slots of a tile: a number from [`product::TOKENS`].
+    /// Slots of a tile: a number from [`product::TOKENS`], or [`hopper::TOKENS`] for Hopper's kernel.
     pub tile: u32,
+    /// Maximum number of blocks in a launch of Hopper's kernel, where each block computes several tiles. Unused by other
+    /// kernels.
+    pub blocks: u32,
 }
 
 impl ExpertsPlan {
@@ -160,7 +47,26 @@ impl ExpertsPlan {
         // An expert has at most as many slots as there are tokens. A small tile suffices for nearly all experts if they
         // have half as many on average.
         let is_small = tokens <= small || tokens as u64 * top_k as u64 * 2 <= small as u64 * experts as u64;
-        ExpertsPlan { tokens, top_k, first, count, tile: if is_small { small } else { large } }
+        ExpertsPlan { tokens, top_k, first, count, tile: if is_small { small } else { large }, blocks: 0 }
+    }
+
+    /// Returns the plan with Hopper's kernel if the GPU has it and the layer's `experts` experts have many slots on
+    /// average: half of [`GpuLimits::hopper_from`]. Weights must have 16-bit elements.
+    ///
+    /// A tile then has at least a quarter of its rows. With fewer, we expect `mma.sync` to be as fast.
+    /// Reading the weights still takes longer.
+    pub const fn on_hopper(self, experts: u32, gpu: GpuLimits) -> Self {
+        match gpu.hopper_from {
+            Some(least) if 2 * self.slots() as u64 >= least as u64 * experts as u64 => {
+                ExpertsPlan { tile: hopper::TOKENS, blocks: gpu.multiprocessors, ..self }
+            }
+            _ => self,
+        }
+    }
+
+    /// Whether products use Hopper's kernel.
+    pub const fn is_for_hopper(self) -> bool {
+        self.tile == hopper::TOKENS
     }
 
     /// Pairs of a token and one of its experts.
@@ -265,7 +171,7 @@ pub struct GroupedOperands {
     pub bias: DevicePtr<u16>,
     /// Rows of [`columns`](GroupedProduct::columns) elements, aligned to 16 bytes.
     pub out: DevicePtrMut<u16>,
-    /// Elements between rows of `out`, a multiple of 4.
+    /// Elements between rows of `out`, a multiple of 4, or of 8 for Hopper's kernel.
     pub out_stride: u32,
     /// The result of [`group_by_expert()`].
     pub order: DevicePtr<u32>,
@@ -292,12 +198,26 @@ impl GroupedProduct {
     /// The shape of the launch.
     pub const fn shape(self) -> LaunchShape {
         let tile = self.plan.tile;
+        if self.plan.is_for_hopper() {
+            let tiles = self.plan.tiles() * self.n.div_ceil(hopper::COLUMNS);
+            return LaunchShape::linear(least(tiles, self.plan.blocks), hopper::THREADS)
+                .with_shared(hopper::SHARED_BYTES);
+        }
         let blocks = self.plan.tiles() * self.n.div_ceil(product::rows(tile));
         let shared = match self.coded {
             None => product::shared_bytes(tile),
             Some((form, _)) => quantised::shared_bytes(form, tile),
         };
         LaunchShape::linear(blocks, product::THREADS).with_shared(shared)
+    }
+
+    /// Describes the used rows of all experts' weights to Hopper's kernel.
+    const fn tensor(self, weight: DevicePtr<u16>) -> TensorTile {
+        let row_bytes = 2 * self.k as u64;
+        let along = TileDimension { size: self.k as u64, stride: 2, tile: operand::DEPTH };
+        let rows = TileDimension { size: self.n as u64, stride: row_bytes, tile: hopper::COLUMNS };
+        let experts = TileDimension { size: self.plan.count as u64, stride: row_bytes * self.rows() as u64, tile: 1 };
+        TensorTile::new(weight.address(), 2, TilePattern::Bytes128, [along, rows, experts])
     }
 
     /// Bytes of an expert's weight.
@@ -324,6 +244,16 @@ impl GroupedProduct {
             (if self.gathers() { self.plan.top_k } else { 0 }, self.unit.numbers());
         let (form, group) = self.coded.unwrap_or((CodeForm::Int4, 1));
         let PackedOperand { codes, scales, factor } = match weight {
+            GroupedWeight::Half(weight) if self.plan.is_for_hopper() => {
+                debug_assert!(out_stride.is_multiple_of(8));
+                let (weight, most) = (self.tensor(weight), self.plan.tiles());
+                #[rustfmt::skip]
+                let args = grouped_hopper {
+                    weight, x, bias, out, order, tiles, most, x_stride, out_stride, n, all_rows, k, uses, slope, cubic,
+                    limit, shift,
+                };
+                return with_element!(element, T => args.instance::<T>());
+            }
             GroupedWeight::Half(weight) => {
                 #[rustfmt::skip]
                 let args = grouped_product {
@@ -400,5 +330,14 @@ mod tests {
         let tile = |tokens, top_k, experts| ExpertsPlan::new(tokens, top_k, experts, 0..experts).tile;
         assert_eq!([tile(16, 2, 2), tile(64, 8, 128), tile(32, 2, 8)], [16; 3]);
         assert_eq!([tile(64, 2, 8), tile(512, 8, 128), tile(17, 2, 2)], [64; 3]);
+    }
+
+    #[test]
+    fn hopper_has_its_own_tiles_if_experts_have_many_slots() {
+        let tile = |tokens, gpu| ExpertsPlan::new(tokens, 8, 128, 0..128).on_hopper(128, gpu).tile;
+        assert_eq!([tile(519, GpuLimits::H200), tile(520, GpuLimits::H200)], [64, 128]);
+        let always = GpuLimits { hopper_from: Some(1), ..GpuLimits::H200 };
+        assert_eq!([tile(8, always), tile(8, GpuLimits::H200)], [128, 16]);
+        assert_eq!(tile(4096, GpuLimits::new(108, 163 << 10, (8, 0))), 64);
     }
 }

@@ -20,7 +20,7 @@
 //!
 //! Each sum adds up `k` in steps of 16 in order, in both sizes of tiles. So a token's result does not depend on its tile.
 //!
-//! Next: `wgmma` for many tokens on Hopper, and tiles of 128 tokens.
+//! For many tokens Hopper has [another kernel](super::hopper). Next: tiles of 128 tokens elsewhere.
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
@@ -87,7 +87,7 @@ pub unsafe fn grouped_product<T: Element, const TOKENS: u32>(
     let own = weight.wrapping_add(group.expert as usize * all_rows as usize * k as usize);
     let weight_source = TileCopy::<THREADS>::new(own, k, n, k, row);
     // SAFETY: the list has the group's rows, by this kernel's contract.
-    let x_source = unsafe { GatherCopy::<TOKENS>::new(x, x_stride, k, group, uses) };
+    let x_source = unsafe { GatherCopy::<TOKENS>::new(x, x_stride, k, group, uses, thread::thread_idx_x()) };
     let copy = |place: u32, tile: u32| {
         let place = ring_offset + place;
         // SAFETY: all warps have read this slot, or it was never written. The operands have their shapes by this
@@ -135,13 +135,29 @@ impl Group {
     /// `tiles` has a tile for every `row_tiles` blocks.
     #[inline(always)]
     pub unsafe fn of_block(tiles: *const Vector, order: *const u32, row_tiles: u32) -> (Self, u32) {
-        let block = thread::block_idx_x();
-        // SAFETY: a block exists only if there are rows. The tile exists, by this function's contract.
+        // SAFETY: the contract is the same.
+        unsafe { Self::of_tile(tiles, order, row_tiles, thread::block_idx_x()) }
+    }
+
+    /// Returns the group of tile `tile` of the product, and its tile of weight rows.
+    ///
+    /// # Safety
+    /// `tiles` has a tile for every `row_tiles` tiles of the product.
+    #[inline(always)]
+    pub unsafe fn of_tile(tiles: *const Vector, order: *const u32, row_tiles: u32, tile: u32) -> (Self, u32) {
+        // SAFETY: a tile exists only if there are rows. The list has it, by this function's contract.
         unsafe {
             core::hint::assert_unchecked(row_tiles != 0);
-            let Vector([expert, first, count, _]) = *tiles.add((block / row_tiles) as usize);
-            (Group { expert, first, count, order }, block % row_tiles)
+            let Vector([expert, first, count, _]) = *tiles.add((tile / row_tiles) as usize);
+            (Group { expert, first, count, order }, tile % row_tiles)
         }
+    }
+
+    /// Returns up to `most` rows from row `start` on.
+    #[inline(always)]
+    pub fn part(self, start: u32, most: u32) -> Self {
+        let left = self.count.saturating_sub(start);
+        Group { first: self.first + start, count: if left < most { left } else { most }, ..self }
     }
 
     /// Returns the slot of row `row` of the group.
@@ -159,7 +175,7 @@ impl Group {
 #[derive(Clone, Copy)]
 pub(super) struct GatherCopy<const TOKENS: u32> {
     /// The thread's vector in each of its rows, at the beginning of the summed index.
-    from: [*const u8; 4],
+    from: [*const u8; 8],
     /// The number of rows that exist.
     rows: u32,
     /// The thread's first element along the summed index.
@@ -174,21 +190,22 @@ impl<const TOKENS: u32> GatherCopy<TOKENS> {
     /// Distance between the rows that a thread copies.
     const STRIDE: u32 = THREADS / 8;
 
-    /// Prepares copies of the rows of a group. See [`grouped_product()`] for `uses`.
+    /// Prepares copies of the rows of a group for thread `thread` of [`THREADS`]. See
+    /// [`grouped_product()`] for `uses`.
     ///
     /// # Safety
     /// The group's rows are in `x`, whose rows are `stride` elements apart, each aligned to 16 bytes.
     #[inline(always)]
-    pub unsafe fn new(x: *const u16, stride: u32, k: u32, group: Group, uses: u32) -> Self {
-        let (row, vector) = (thread::thread_idx_x() / 8, thread::thread_idx_x() % 8);
+    pub unsafe fn new(x: *const u16, stride: u32, k: u32, group: Group, uses: u32, thread: u32) -> Self {
+        let (row, vector) = (thread / 8, thread % 8);
         let mut copy = GatherCopy {
-            from: [x.cast(); 4],
+            from: [x.cast(); 8],
             rows: group.count.saturating_sub(row).div_ceil(Self::STRIDE),
             column: vector * 8,
             k,
             to: row * ROW_BYTES + ((vector ^ (row % 8)) * 16),
         };
-        unroll!(i in [0 1 2 3] {
+        unroll!(i in [0 1 2 3 4 5 6 7] {
             if i * Self::STRIDE < TOKENS && i < copy.rows {
                 let row = row + i * Self::STRIDE;
                 #[allow(clippy::manual_checked_ops)] // `checked_div` would read a slot that does not exist
@@ -207,7 +224,7 @@ impl<const TOKENS: u32> GatherCopy<TOKENS> {
     #[inline(always)]
     pub unsafe fn copy(&self, tile: u32, start: u32) {
         let rows = if start + self.column < self.k { self.rows } else { 0 };
-        unroll!(i in [0 1 2 3] {
+        unroll!(i in [0 1 2 3 4 5 6 7] {
             if i * Self::STRIDE < TOKENS {
                 let to = tile + self.to + i * Self::STRIDE * ROW_BYTES;
                 let from = self.from[i as usize].wrapping_add(start as usize * 2);
@@ -238,6 +255,22 @@ pub(super) struct GroupOutput {
 }
 
 impl GroupOutput {
+    /// Returns whether rows of the weight are gates and ups.
+    #[inline(always)]
+    pub fn is_gated(&self) -> bool {
+        self.slope != 0.0
+    }
+
+    /// Returns the row of the output for row `row` of a group.
+    ///
+    /// # Safety
+    /// The row is below the group's `count`.
+    #[inline(always)]
+    pub unsafe fn row(&self, group: Group, row: u32) -> u32 {
+        // SAFETY: the contract is the same.
+        if self.uses == 0 { unsafe { group.slot(row) } } else { group.first + row }
+    }
+
     /// Stores a tile of sums. The first one belongs to the group's first row, and to row `column` of the weight.
     ///
     /// # Safety
@@ -245,7 +278,7 @@ impl GroupOutput {
     /// declared.
     #[inline(always)]
     pub unsafe fn store<T: Element>(&self, staged: Staged, group: Group, column: u32) {
-        let (thread, is_gated) = (thread::thread_idx_x(), self.slope != 0.0);
+        let (thread, is_gated) = (thread::thread_idx_x(), self.is_gated());
         // Base-2 logarithm of the four-column groups that the tile has in the output.
         let shift = (staged.columns / 4).trailing_zeros() - u32::from(is_gated);
         let four = thread & ((1 << shift) - 1);
@@ -268,7 +301,7 @@ impl GroupOutput {
                     let ups = add(up_bias, load(from + GATED_ROWS));
                     unroll!(i in [0 1 2 3] { values[i] = self.combined(values[i], ups[i]) });
                 }
-                let row = if self.uses == 0 { group.slot(at) } else { group.first + at };
+                let row = self.row(group, at);
                 let [a, b, c, d] = values;
                 let pairs = [T::Pair::from_f32([a, b]).to_bits(), T::Pair::from_f32([c, d]).to_bits()];
                 *self.out.add(row as usize * self.stride as usize + to as usize).cast() = HalfVector(pairs);
@@ -292,7 +325,7 @@ impl GroupOutput {
 
     /// Combines a gate and an up.
     #[inline(always)]
-    fn combined(&self, gate: f32, up: f32) -> f32 {
+    pub fn combined(&self, gate: f32, up: f32) -> f32 {
         // Not `min` and `clamp`, which would turn some NaN into numbers.
         let gate = if gate > self.limit { self.limit } else { gate };
         let up = if up > self.limit { self.limit } else { up };

@@ -1,4 +1,6 @@
-//! Experts: `route`, `group_by_expert`, `grouped_product`, `grouped_quantised`, `combine_experts`.
+//! Experts: `route`, `group_by_expert`, `grouped_product`, `grouped_hopper`, `grouped_quantised`, `combine_experts`.
+
+mod on_hopper;
 
 use kernels::experts::plan::{ExpertsPlan, GroupedProduct, Groups, Router, Unit};
 use kernels::experts::product::TOKENS;

@@ -8,7 +8,7 @@ use workbench::{Occupancy, resources};
 
 /// Families by name prefix, and the fewest warps that a multiprocessor must hold: of an A100 for sm_80, of an H200 for
 /// sm_90a. 0 means that the target has no kernel of the family. The longest prefix gives a kernel's budget.
-const BUDGETS: [(&str, [u32; 2]); 49] = [
+const BUDGETS: [(&str, [u32; 2]); 50] = [
     ("add_positions", [64, 64]),
     ("add_rows", [64, 64]),
     ("all_reduce", [16, 16]),
@@ -25,6 +25,7 @@ const BUDGETS: [(&str, [u32; 2]); 49] = [
     ("gemv", [12, 16]),
     ("general_rope_and_cache", [16, 16]),
     ("group_by_expert", [64, 64]),
+    ("grouped_hopper", [0, 12]),
     ("grouped_product", [4, 8]),
     ("grouped_quantised", [8, 8]),
     ("join_latents", [64, 64]),

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use kernels::attention::prefill::hopper::shape as attention;
 use kernels::attention::{CAPPED_HEAD_SIZES, coded_heads};
+use kernels::experts::hopper as experts;
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::hopper;
@@ -26,6 +27,10 @@ pub fn all(target: &str) -> Vec<Case> {
     all.extend(undivided_products(target));
     // A single tile along the summed index, for the same reason as in `undivided_products`.
     all.extend(cases::experts::projections([20, 2, 6], [80, DEPTH]));
+    // A block has two tiles of rows, of which the second has none for the second warp group, and two tiles of the weight.
+    // The ring goes round more than twice in each.
+    let ring = (2 * experts::STAGES + 1) * DEPTH;
+    all.extend(cases::experts::hopper_projections([150, 1, 1], [experts::COLUMNS + 16, ring], 1, target));
     all.extend(normed_products(target));
     all.extend(long_coded_contexts());
     all.extend(long_prompts(target));

@@ -20,7 +20,7 @@ pub struct Reviewed {
 }
 
 /// The reviewed places.
-pub const REVIEWED: [Reviewed; 8] = [
+pub const REVIEWED: [Reviewed; 10] = [
     Reviewed {
         family: "gemm_hopper",
         opcode: "fence.mbarrier_init.release.cluster",
@@ -44,6 +44,20 @@ pub const REVIEWED: [Reviewed; 8] = [
     },
     Reviewed {
         family: "gemm_hopper_decode",
+        opcode: "wgmma.fence.sync.aligned",
+        file: "gemm/hopper/ring.rs",
+        most: 1,
+        why: "as for gemm_hopper",
+    },
+    Reviewed {
+        family: "grouped_hopper",
+        opcode: "fence.mbarrier_init.release.cluster",
+        file: "gemm/hopper/ring.rs",
+        most: 1,
+        why: "as for gemm_hopper",
+    },
+    Reviewed {
+        family: "grouped_hopper",
         opcode: "wgmma.fence.sync.aligned",
         file: "gemm/hopper/ring.rs",
         most: 1,

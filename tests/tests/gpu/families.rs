@@ -334,7 +334,7 @@ family_tests! {
 }
 
 /// The families with experts.
-const EXPERTS: [&str; 11] = [
+pub(super) const EXPERTS: [&str; 11] = [
     "mixtral",
     "qwen2-moe",
     "qwen3-moe",

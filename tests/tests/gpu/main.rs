@@ -13,6 +13,7 @@ mod chunked_states;
 mod drafts;
 mod eight_bit_families;
 mod eight_bits;
+mod experts_on_hopper;
 mod families;
 mod parallel;
 mod setups;

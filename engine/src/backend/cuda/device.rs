@@ -8,8 +8,10 @@ use kernels::attention::prefill::{
 };
 use kernels::attention::{AttentionShape, paper};
 use kernels::element::ElementType;
-use kernels::experts::coded::grouped_quantised;
-use kernels::experts::{combine::combine_experts, group::group_by_expert, product::grouped_product, route::route};
+use kernels::experts::{
+    coded::grouped_quantised, combine::combine_experts, group::group_by_expert, hopper::grouped_hopper,
+    product::grouped_product, route::route,
+};
 use kernels::gemm::{
     decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
     quantised::gemm_quantised,
@@ -200,6 +202,7 @@ fn expert_kernels(element: ElementType, is_quantised: bool) -> Vec<&'static Desc
     [&route::DESCRIPTOR, &group_by_expert::DESCRIPTOR]
         .into_iter()
         .chain(instances::<grouped_product>(&typed))
+        .chain(instances::<grouped_hopper>(&typed))
         .chain(instances::<combine_experts>(&typed))
         .chain(coded)
         .collect()

@@ -38,7 +38,7 @@
 
 pub mod decode;
 mod fetch;
-mod output;
+pub(crate) mod output;
 mod pair;
 pub(crate) mod ring;
 mod token_products;
@@ -76,7 +76,7 @@ pub const GROUP_THREADS: u32 = 128;
 pub const GROUP_ROWS: u32 = ROWS / 2;
 
 /// Warps that read tiles.
-const READERS: u32 = 2 * GROUP_THREADS / warp::WARP_SIZE;
+pub(crate) const READERS: u32 = 2 * GROUP_THREADS / warp::WARP_SIZE;
 
 /// Slots in the ring.
 pub const fn stages(columns: u32) -> u32 {
@@ -89,7 +89,7 @@ pub const fn depth(columns: u32) -> u32 {
 }
 
 /// Bytes of a ring slot. It contains both operands in tiles of [`DEPTH`] elements a row, `x` first.
-const fn stage_bytes(columns: u32) -> u32 {
+pub(crate) const fn stage_bytes(columns: u32) -> u32 {
     (ROWS + columns) * depth(columns) * 2
 }
 
@@ -104,7 +104,7 @@ const fn a_at(part: u32) -> u32 {
 }
 
 /// Returns the byte offset of part `part` of the weight in a ring slot.
-const fn b_at(columns: u32, part: u32) -> u32 {
+pub(crate) const fn b_at(columns: u32, part: u32) -> u32 {
     a_at(parts(columns)) + part * columns * ROW_BYTES
 }
 
@@ -122,7 +122,7 @@ const BEFORE_BYTES: u32 = 2 * PASS_BYTES;
 const _: () = assert!(BEFORE_BYTES <= stage_bytes(128) && BEFORE_BYTES <= stage_bytes(256));
 
 /// Alignment of tiles in bytes, which the swizzle pattern of tensor copies needs.
-const ALIGNMENT: u32 = 1024;
+pub(crate) const ALIGNMENT: u32 = 1024;
 
 /// Dynamic shared memory, in bytes: alignment padding, the ring, the sums of both groups, the barriers and the flags.
 pub const fn shared_bytes(columns: u32) -> u32 {

@@ -47,14 +47,6 @@ pub struct TiledOutput<'a> {
 }
 
 impl TiledOutput<'_> {
-    /// Returns the address of this lane's matrix row in the tiles at `at`. The four matrices are rows 0 to 7 and 8 to
-    /// 15 of eight columns, then the same rows of the next eight columns.
-    #[inline(always)]
-    fn place(&self, at: u32) -> u32 {
-        let lane = warp::lane_id();
-        at + (self.thread / 32 * 16 + lane % 16) * ROW_BYTES + ((lane % 8) ^ (lane / 16)) * 16
-    }
-
     /// Adds the previous output in [`PASS`] columns to their sums, which begin at index `FIRST`. `at` is the offset of
     /// the previous output's tiles of 64 rows.
     ///
@@ -62,7 +54,7 @@ impl TiledOutput<'_> {
     /// All threads of the group call this together, and the tiles have arrived.
     #[inline(always)]
     pub unsafe fn add_before<T: Element, const FIRST: usize>(&self, sums: &mut [[f32; 4]; 32], at: u32) {
-        let (from, identity) = (self.place(at), Identity::new::<T>());
+        let (from, identity) = (place(at, self.thread), Identity::new::<T>());
         // SAFETY: all lanes of each warp are here, and the rows are within the group's tiles.
         unsafe {
             unroll::<8>(|pair| {
@@ -118,7 +110,6 @@ impl TiledOutput<'_> {
         columns: u32,
         sync: impl Fn(),
     ) {
-        let to = self.place(self.at);
         if self.thread == 0 {
             // Wait until the copies of the previous pass have read the tiles.
             bulk::wait_read::<0>();
@@ -127,16 +118,7 @@ impl TiledOutput<'_> {
         // SAFETY: all threads are here, and the rows are within the group's tiles. One thread starts the copies, after
         // a fence by all threads and a barrier.
         unsafe {
-            unroll!(pair in [0 1 2 3 4 5 6 7] {
-                if pair * 16 < columns {
-                    let [low, high] = [0, 1].map(|i| {
-                        let [a, b, c, d] = sums[FIRST + 2 * pair as usize + i];
-                        [T::Pair::from_f32([a, b]).to_bits(), T::Pair::from_f32([c, d]).to_bits()]
-                    });
-                    let tile = pair as u32 / 4 * TILE_BYTES;
-                    stmatrix::store_x4((to ^ (pair as u32 % 4 * 32)) + tile, [low[0], low[1], high[0], high[1]]);
-                }
-            });
+            put_tiles::<T, FIRST>(sums, place(self.at, self.thread), columns);
             fence::proxy_async_shared();
             sync();
             if self.thread == 0 {
@@ -156,6 +138,34 @@ impl TiledOutput<'_> {
             bulk::wait_read::<0>();
         }
     }
+}
+
+/// Returns the address of a matrix row in the tiles at `at` for the lane of thread `thread` of a group. The four matrices
+/// are rows 0 to 7 and 8 to 15 of eight columns, then the same rows of the next eight columns.
+#[inline(always)]
+pub(crate) fn place(at: u32, thread: u32) -> u32 {
+    let lane = warp::lane_id();
+    at + (thread / 32 * 16 + lane % 16) * ROW_BYTES + ((lane % 8) ^ (lane / 16)) * 16
+}
+
+/// Rounds finished sums from index `FIRST` on to 16 bits, and stores `columns` columns of them, [`PASS`] or half of it, in
+/// tiles. `to` is the lane's [`place`].
+///
+/// # Safety
+/// All lanes of the warp call this together, and no other thread uses its rows of the tiles.
+#[inline(always)]
+pub(crate) unsafe fn put_tiles<T: Element, const FIRST: usize>(sums: &[[f32; 4]; 32], to: u32, columns: u32) {
+    unroll!(pair in [0 1 2 3 4 5 6 7] {
+        if pair * 16 < columns {
+            let [low, high] = [0, 1].map(|i| {
+                let [a, b, c, d] = sums[FIRST + 2 * pair as usize + i];
+                [T::Pair::from_f32([a, b]).to_bits(), T::Pair::from_f32([c, d]).to_bits()]
+            });
+            let tile = pair as u32 / 4 * TILE_BYTES;
+            // SAFETY: all lanes are here, and the rows are the warp's, by this function's contract.
+            unsafe { stmatrix::store_x4((to ^ (pair as u32 % 4 * 32)) + tile, [low[0], low[1], high[0], high[1]]) };
+        }
+    });
 }
 
 const _: () = assert!(GROUP_THREADS == 128 && TILE * 2 == ROW_BYTES);

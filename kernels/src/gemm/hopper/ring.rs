@@ -28,11 +28,21 @@ impl Ring {
     /// One thread calls this. All others use the barriers only after a barrier of the block.
     #[inline(always)]
     pub unsafe fn set_up(self, readers: u32) {
+        // SAFETY: the contract is the same.
+        unsafe { self.set_up_for(1, readers) }
+    }
+
+    /// Does the same as [`set_up`](Self::set_up) for tiles that `fillers` arrivals fill.
+    ///
+    /// # Safety
+    /// As for [`set_up`](Self::set_up).
+    #[inline(always)]
+    pub unsafe fn set_up_for(self, fillers: u32, readers: u32) {
         let mut at = RingPlace::default();
         while at.stage < self.stages {
             // SAFETY: no thread uses the barriers yet, by this function's contract.
             unsafe {
-                mbarrier::init(self.full(at), 1);
+                mbarrier::init(self.full(at), fillers);
                 mbarrier::init(self.empty(at), readers);
             }
             at.stage += 1;

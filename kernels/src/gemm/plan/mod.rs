@@ -22,8 +22,8 @@ pub struct GpuLimits {
     pub multiprocessors: u32,
     /// Maximum shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// Products of at least this many tokens use [Hopper's kernel](hopper). `None` unless the compute capability is
-    /// 9.0.
+    /// Products of at least this many tokens use [Hopper's kernel](hopper). So do experts that have [half as
+    /// many](crate::experts::plan::ExpertsPlan::on_hopper) on average. `None` unless the compute capability is 9.0.
     pub hopper_from: Option<u32>,
     /// Products of at least this many tokens, but fewer than `hopper_from`, use [Hopper's decode
     /// kernel](hopper::decode) if the GPU has it.

@@ -6,6 +6,7 @@ use cuda_std::vector::Vector;
 use kernels::experts::combine::{combine_experts, shape};
 use kernels::experts::plan::{ExpertsPlan, GroupedProduct, Groups, Router, Unit};
 use kernels::experts::product::TOKENS;
+use kernels::gemm::plan::GpuLimits;
 use kernels::gemm::quantised::layout::CodeForm;
 use kernels::with_element;
 
@@ -20,7 +21,7 @@ use crate::product::Data;
 /// The clamped unit of gpt-oss.
 pub const CLAMPED: Unit = Unit::Clamped { alpha: 1.702, limit: 7.0 };
 
-pub(super) fn cases(scale: Scale) -> Vec<Case> {
+pub(super) fn cases(scale: Scale, target: &str) -> Vec<Case> {
     let (tokens, top_k, experts, [n, k]) = match scale {
         Scale::Small => (20, 2, 6, [80, 200]),
         // Qwen3-30B-A3B.
@@ -36,6 +37,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     ];
     cases.extend(Type::ALL.map(|ty| combined(ty, [tokens, top_k, experts], k)));
     cases.extend(projections([tokens, top_k, experts], [n, k]));
+    cases.extend(hopper_projections([tokens, top_k, experts], [n, k], GpuLimits::H200.multiprocessors, target));
     cases
 }
 
@@ -49,6 +51,28 @@ pub fn projections([tokens, top_k, experts]: [u32; 3], [n, k]: [u32; 2]) -> impl
             Type::ALL.map(|ty| projection(product, Pattern::Random, ty))
         })
     })
+}
+
+/// Gated and plain projections with Hopper's kernel, if the target has it, in at most `blocks` blocks.
+pub fn hopper_projections(
+    [tokens, top_k, experts]: [u32; 3],
+    [n, k]: [u32; 2],
+    blocks: u32,
+    target: &str,
+) -> impl Iterator<Item = Case> {
+    let plan = hopper_plan(ExpertsPlan::new(tokens, top_k, experts, 0..experts), blocks);
+    let types = if target == "sm_90a" { &Type::ALL[..] } else { &[] };
+    // Both ways to store sums.
+    types.iter().flat_map(move |&ty| {
+        [Unit::Silu, Unit::Plain]
+            .map(|unit| projection(GroupedProduct { plan, n, k, unit, coded: None }, Pattern::Random, ty))
+    })
+}
+
+/// Returns the plan with Hopper's kernel in at most `blocks` blocks.
+pub const fn hopper_plan(plan: ExpertsPlan, blocks: u32) -> ExpertsPlan {
+    let gpu = GpuLimits { multiprocessors: blocks, hopper_from: Some(0), ..GpuLimits::H200 };
+    plan.on_hopper(1, gpu)
 }
 
 /// A router with a softmax.
@@ -111,8 +135,12 @@ pub fn groups(plan: ExpertsPlan, pattern: Pattern) -> Case {
 
 /// A projection of all experts.
 pub fn projection(product: GroupedProduct, pattern: Pattern, ty: Type) -> Case {
-    let ExpertsPlan { tokens, top_k, first, count, tile } = product.plan;
-    let kernel = if product.coded.is_some() { "grouped_quantised" } else { "grouped_product" };
+    let ExpertsPlan { tokens, top_k, first, count, tile, .. } = product.plan;
+    let kernel = match product.coded {
+        Some(_) => "grouped_quantised",
+        None if product.plan.is_for_hopper() => "grouped_hopper",
+        None => "grouped_product",
+    };
     Case {
         kernel,
         shape: format!(
@@ -125,8 +153,10 @@ pub fn projection(product: GroupedProduct, pattern: Pattern, ty: Type) -> Case {
         floor: product.floor(count),
         prepare: Box::new(move |gpu| {
             let chosen = pattern.chosen(tokens, top_k, first + count, 7);
+            // Rows of the output on Hopper are whole vectors.
+            let gap = if product.plan.is_for_hopper() { 2 } else { 1 };
             // With many tokens, the reference is computed for only a few of them.
-            let data = Data { every: product.plan.slots().div_ceil(64), gaps: (8, 1), ..Data::new(ty, 1) };
+            let data = Data { every: product.plan.slots().div_ceil(64), gaps: (8, gap), ..Data::new(ty, 1) };
             let problem = Rc::new(GroupedProblem::new(product, chosen, data));
             let placed = problem.place(gpu)?;
             Ok(Prepared {

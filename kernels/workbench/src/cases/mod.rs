@@ -31,7 +31,6 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
         decode::cases,
         embedding::cases,
         latent::cases,
-        experts::cases,
         norm::cases,
         paper::cases,
         quantised::cases,
@@ -43,6 +42,7 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
     families
         .into_iter()
         .flat_map(|cases| cases(scale))
+        .chain(experts::cases(scale, target))
         .chain(prefill::cases(scale, target))
         .chain(gemm::cases(scale, target))
         .chain(normed::cases(scale, target))

@@ -150,7 +150,10 @@ impl CudaBackend {
     /// weights are not read for it.
     fn choose(&self, logits: &CudaTensor, weight: &CudaExperts, inputs: &StepInputs) -> Choices {
         let (router, tokens) = (weight.router, logits.rows);
-        let plan = ExpertsPlan::new(tokens, router.top_k, router.experts, weight.own.clone());
+        let mut plan = ExpertsPlan::new(tokens, router.top_k, router.experts, weight.own.clone());
+        if [&weight.gate_up, &weight.down].iter().all(|projection| projection.weight.coded.is_none()) {
+            plan = plan.on_hopper(router.experts, self.queue.limits());
+        }
         let words = |count: u32| self.lease(4 * count as usize);
         let [chosen, order] = [plan.slots(); 2].map(words);
         let (factors, tiles) = (words(tokens * router.uses()), words(4 * plan.tiles()));

@@ -1,5 +1,6 @@
 //! Layers with experts, compared with the CPU's in f32.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use super::operations::{Computation, host, on_cpu, on_gpu_of};
@@ -90,10 +91,28 @@ impl Computation for Layer {
     }
 }
 
-fn assert_same(layer: &Layer) {
+/// A layer on the GPU, and the kernels that it launched.
+struct Noted<'a>(&'a Layer, RefCell<Vec<String>>);
+
+impl Computation for Noted<'_> {
+    fn run<B: Backend>(&self, b: &B, ready: &dyn Fn()) -> B::Tensor {
+        let ready = || {
+            ready();
+            collect_reports(true).unwrap();
+        };
+        let result = self.0.run(b, &ready);
+        self.1.replace(take_reports().unwrap().into_iter().map(|launch| launch.kernel.to_string()).collect());
+        collect_reports(false).unwrap();
+        result
+    }
+}
+
+/// Compares the results of the GPU and the CPU. Returns the kernels that the GPU launched.
+fn assert_same(layer: &Layer) -> Vec<String> {
     let json = r#"{"model_type": "mixtral", "hidden_size": 64, "num_attention_heads": 2, "head_dim": 32,
         "num_key_value_heads": 1, "num_hidden_layers": 1, "intermediate_size": 64, "num_local_experts": 6}"#;
-    let got = on_gpu_of(json, layer, KvDtype::Float(DType::F16), layer.kind.is_some());
+    let noted = Noted(layer, RefCell::default());
+    let got = on_gpu_of(json, &noted, KvDtype::Float(DType::F16), layer.kind.is_some());
     let want = on_cpu(&Layer { dequantised: true, ..layer.clone() });
     assert_eq!(got.len(), want.len());
     let scale = want.iter().fold(0.0f32, |most, x| most.max(x.abs()));
@@ -101,6 +120,7 @@ fn assert_same(layer: &Layer) {
         let what = (layer.tokens, layer.kind, &layer.own, layer.clamp, layer.shared);
         assert!((got - want).abs() <= 3e-3 * scale, "{what:?}: element {i} is {got}, not {want}");
     }
+    noted.1.into_inner()
 }
 
 #[test]
@@ -120,6 +140,22 @@ fn layers_equal_the_cpus() {
         Layer { own: 3..6, ..LAYER },
     ] {
         assert_same(&layer);
+    }
+}
+
+/// Many tokens on Hopper have another kernel, unless weights are quantised.
+#[test]
+fn layers_of_many_tokens_equal_the_cpus() {
+    let clamp = Some(Clamp { alpha: 1.702, limit: 0.7 });
+    for (layer, projections) in [
+        (Layer { tokens: 97, ..LAYER }, 0),
+        (Layer { tokens: 98, ..LAYER }, 2),
+        (Layer { tokens: 300, clamp, bias: true, own: 3..6, ..LAYER }, 2),
+        (Layer { tokens: 98, kind: Some(QuantType::Q8_0), ..LAYER }, 0),
+    ] {
+        let launched = assert_same(&layer);
+        let on_hopper = launched.iter().filter(|kernel| kernel.starts_with("grouped_hopper"));
+        assert_eq!(on_hopper.count(), projections, "{} tokens", layer.tokens);
     }
 }
 

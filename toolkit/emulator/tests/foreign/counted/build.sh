@@ -35,6 +35,7 @@ assemble() {
 }
 
 cutlass=-I$packages/cutlass_library/source/include
+compile cutlass_grouped sm_90a "$cutlass" cutlass_grouped.cu
 for columns in 128 256; do
     for blocks in 1 2; do
         compile "cutlass_wgmma_${columns}_of_$blocks" sm_90a "$cutlass" -DCOLUMNS=$columns -DBLOCKS=$blocks cutlass_wgmma.cu
