@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::advance;
 
 use super::*;
+use crate::adapters::Adapters;
 use crate::api::answer_form::AnswerForm;
 use crate::api::stream::{IDLE, Streaming, response};
 use crate::metrics::Metrics;
@@ -29,7 +30,8 @@ async fn app(limits: RequestLimits) -> Arc<App> {
         move || Llm::load(&files, &engine)
     };
     let worker = Worker::start(load, limits, metrics.clone(), None).unwrap();
-    let app = Arc::new(App::new(&files, &engine, &options, worker, metrics).unwrap());
+    let adapters = Arc::new(Adapters::new(Vec::new(), options.adapters.clone()));
+    let app = Arc::new(App::new(&files, &engine, &options, (worker, adapters), metrics).unwrap());
     app.loaded().await.unwrap();
     app
 }
