@@ -107,10 +107,14 @@ impl Adapters {
 
     /// The folders below which clients may name adapters.
     fn folders(&self) -> Vec<PathBuf> {
-        let named =
-            || self.named.iter().filter_map(|(_, path)| if path.is_dir() { Some(&**path) } else { path.parent() });
-        let folders: Vec<&Path> = self.options.dir.as_deref().map_or_else(|| named().collect(), |dir| vec![dir]);
-        folders.into_iter().filter_map(|folder| folder.canonicalize().ok()).collect()
+        let folder = |path: &Path| {
+            let real = path.canonicalize().ok()?;
+            if real.is_dir() { Some(real) } else { real.parent().map(Path::to_owned) }
+        };
+        match &self.options.dir {
+            Some(dir) => folder(dir).into_iter().collect(),
+            None => self.named.iter().filter_map(|(_, path)| folder(path)).collect(),
+        }
     }
 
     /// Notes that an adapter was loaded now.

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use axum::Router;
 use engine::ModelFiles;
 use engine::{Llm, Options};
@@ -49,7 +49,11 @@ impl Server {
     pub async fn bind(files: &ModelFiles, engine: &Options, options: &ServeOptions) -> Result<Self> {
         let listeners = Listeners::bind(&options.host, options.port).await?;
         let guard = Guard::new(options, &listeners.addresses()?)?;
-        let metrics = Metrics::new(&served_name(files, options));
+        let name = served_name(files, options);
+        if engine.lora_modules.iter().any(|(adapter, _)| *adapter == name) {
+            bail!("an adapter cannot have the model's name, {name}");
+        }
+        let metrics = Metrics::new(&name);
         let (publisher, events) = match &options.kv_events {
             Some(options) => {
                 Publisher::bind(options, &metrics).await.map(|(publisher, source)| (Some(publisher), Some(source)))?

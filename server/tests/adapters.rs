@@ -138,6 +138,14 @@ async fn clients_load_only_what_is_allowed() {
     assert_eq!(names(&server).await, [base, "law".into(), "tales".into()]);
 }
 
+#[tokio::test]
+async fn an_adapter_cannot_have_the_models_name() {
+    let (files, path) = (ModelFiles::bundled(), "nowhere".into());
+    let engine = Options { lora_modules: vec![(files.name().to_owned(), path)], ..Options::default() };
+    let error = server::Server::bind(&files, &engine, &ServeOptions { port: 0, ..ServeOptions::default() }).await;
+    assert!(error.unwrap_err().to_string().contains("model's name"));
+}
+
 /// Without `--lora-dir`, clients may load from the folders of the adapters that are named at the start.
 #[tokio::test]
 async fn the_key_is_needed_to_load_adapters() {
