@@ -15,12 +15,12 @@ impl Scheduler {
         adapter.map_or(0, |adapter| self.pool.pages_to_lease(adapter.digest(), adapter.pages()))
     }
 
-    /// Whether a step may have a waiting group's adapter, besides those of the running groups.
+    /// Whether a step may have a waiting group's adapter in addition to the adapters of running groups.
     pub(super) fn has_adapter_left(&self, group: &SequenceGroup) -> bool {
         self.have_adapters_left(group.params.adapter.iter().map(|adapter| *adapter.digest()))
     }
 
-    /// Whether a step may have these adapters, besides those of the running groups.
+    /// Whether a step may have these adapters in addition to the adapters of running groups.
     pub(super) fn have_adapters_left(&self, wanted: impl IntoIterator<Item = AdapterDigest>) -> bool {
         let mut all: BTreeSet<AdapterDigest> = wanted.into_iter().collect();
         if all.is_empty() {

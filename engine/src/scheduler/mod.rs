@@ -18,7 +18,7 @@
 //! urgent ones gains a level in each [`priority_ageing`](SchedulerOptions::priority_ageing) steps, until one of its
 //! groups is admitted. That group keeps the level, and the groups of its priority that were admitted before get it too.
 //! So groups of one priority are served as if there were no others. A waiting group takes the blocks and rows of running
-//! groups whose level is above its priority. What it gained by waiting does not count for that.
+//! groups whose level is above its priority. Levels gained by waiting do not count for that.
 //!
 //! A running group's adapter stays loaded, and a step has at most [`max_loras`](SchedulerOptions::max_loras) of them. A group
 //! whose adapter is one too many, or finds no memory, waits like a group that finds no blocks. It is not passed over

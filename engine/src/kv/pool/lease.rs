@@ -32,7 +32,7 @@ impl Drop for AdapterLease {
 }
 
 impl BlockPool {
-    /// The pages without references that a lease of an adapter of `pages` pages takes: none if it is leased already.
+    /// The free pages that a lease of an adapter of `pages` pages takes. 0 if it is leased already.
     pub fn pages_to_lease(&self, digest: &AdapterDigest, pages: usize) -> usize {
         self.blocks().pages_to_lease(digest, pages)
     }
@@ -55,7 +55,7 @@ impl BlockPool {
         self.blocks().take_evicted_adapters()
     }
 
-    /// Checks that each loaded adapter has as many leases as there are in `leases`, which are all leases.
+    /// Checks that each loaded adapter has as many leases as `leases`, the list of all of them, contains.
     ///
     /// # Errors
     /// Describes the first inconsistency.

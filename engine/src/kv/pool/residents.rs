@@ -53,7 +53,7 @@ impl Residents {
 }
 
 impl Blocks {
-    /// The pages without references that a lease of an adapter of `pages` pages takes: none if it is leased already.
+    /// The free pages that a lease of an adapter of `pages` pages takes. 0 if it is leased already.
     pub fn pages_to_lease(&self, digest: &AdapterDigest, pages: usize) -> usize {
         let slot = self.residents.by_digest.get(digest);
         let resident = slot.and_then(|slot| self.residents.slots[*slot as usize].as_ref());
